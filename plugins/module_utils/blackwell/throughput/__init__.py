@@ -1,0 +1,1 @@
+"""The throughput check: measure under fixed conditions, judge against a baseline, report."""

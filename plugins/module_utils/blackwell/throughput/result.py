@@ -1,0 +1,107 @@
+"""What one throughput check found: the data that is measured, stored, judged and shown.
+
+Everything here is plain data that survives a round trip through JSON. Rates are in tokens per second,
+times in seconds unless a name says ``_ms``; a figure that could not be had is ``None``, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the load generator at one concurrency.
+
+    ``decode_tok_s`` is the median over requests of (output tokens - 1) / (latency - TTFT): what one user sees.
+    ``output_tok_s`` is all output tokens of the run over its wall time, prefill included.
+    ``accept_length`` is tokens a verify step yields, the bonus token included; 1.0 without speculation.
+    ``step_rate`` is decode_tok_s / accept_length: verify steps a second for one user.
+    """
+
+    valid: bool
+    requests: int
+    failures: int
+    duration_s: float
+    output_tokens: int
+    decode_tok_s: float | None
+    output_tok_s: float | None
+    ttft_s: float | None
+    ttft_p99_s: float | None
+    itl_p50_ms: float | None
+    itl_p95_ms: float | None
+    itl_p99_ms: float | None
+    accept_length: float | None
+    step_rate: float | None
+    graph_share: float | None
+    invalid_because: list[str] = field(default_factory=list)
+    gpu: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """All runs at one concurrency (requests in flight at once)."""
+
+    concurrency: int
+    runs: list[Run]
+
+    def samples(self, figure: str) -> list[float]:
+        """The values of one figure over the valid runs that have it."""
+        values = [getattr(run, figure) for run in self.runs if run.valid]
+        return [float(value) for value in values if value is not None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One throughput check of one profile of one release on one host."""
+
+    host: str
+    taken_at: str
+    release: str
+    sglang_version: str
+    profile: str
+    fingerprint: str
+    prompts_sha256: str
+    client: str
+    conditions: dict[str, Any]
+    points: list[Point]
+    canary: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def point(self, concurrency: int) -> Point | None:
+        """The point at this concurrency, or None."""
+        return next((point for point in self.points if point.concurrency == concurrency), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``json.dump``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Result:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: another schema version, or a field that is missing or unknown.
+        """
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"throughput result has schema {data.get('schema')!r}, expected {SCHEMA}")
+        points = [
+            Point(concurrency=point["concurrency"], runs=[_build(Run, run) for run in point["runs"]])
+            for point in data["points"]
+        ]
+        result: Result = _build(cls, {**data, "points": points})
+        return result
+
+
+def _build(kind: Any, data: dict[str, Any]) -> Any:
+    known = {item.name for item in fields(kind)}
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise ValueError(f"{kind.__name__}: unknown field(s) {', '.join(unknown)}")
+    try:
+        return kind(**data)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error
