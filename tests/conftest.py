@@ -1,4 +1,4 @@
-"""What every test shares: the project's module_utils where Ansible looks for them, and a way to run a module."""
+"""What every test shares: where Ansible finds our module_utils, and a way to run a module."""
 
 from __future__ import annotations
 

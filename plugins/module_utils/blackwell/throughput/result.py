@@ -16,7 +16,7 @@ SCHEMA = 1
 class Run:
     """One run of the load generator at one concurrency.
 
-    ``decode_tok_s`` is the median over requests of (output tokens - 1) / (latency - TTFT): what one user sees.
+    ``decode_tok_s`` is the median over requests of (output tokens - 1) / (latency - TTFT): what a user sees.
     ``output_tok_s`` is all output tokens of the run over its wall time, prefill included.
     ``accept_length`` is tokens a verify step yields, the bonus token included; 1.0 without speculation.
     ``step_rate`` is decode_tok_s / accept_length: verify steps a second for one user.
