@@ -11,15 +11,35 @@ from typing import Any
 
 SCHEMA = 1
 
+# Why a run does not count. Each entry of ``Run.invalid_because`` is "<one of these>: <what was seen>".
+FOREIGN = "foreign load"
+THROTTLED = "throttled"
+FAILURES = "failed requests"
+STALLED = "stalled request"
+WARM_CACHE = "warm cache"
+TOKEN_COUNT = "token count"
+TIMEOUT = "timeout"
+
+# Kinds of prompts, measured apart because speculation can win on one and lose on the other.
+STANDARD = "standard"
+LONG = "long"
+
 
 @dataclass(frozen=True)
 class Run:
     """One run of the load generator at one concurrency.
 
-    ``decode_tok_s`` is the median over requests of (output tokens - 1) / (latency - TTFT): what a user sees.
+    ``decode_tok_s`` is the median over requests of tokens after the first / (latency - TTFT): what a user sees.
     ``output_tok_s`` is all output tokens of the run over its wall time, prefill included.
+    ``ttft_s`` is the median, ``ttft_p99_s`` the 99th percentile over requests of the time to the first token.
+    ``itl_*_ms`` are percentiles over tokens; tokens that arrive together share the time they took.
     ``accept_length`` is tokens a verify step yields, the bonus token included; 1.0 without speculation.
     ``step_rate`` is decode_tok_s / accept_length: verify steps a second for one user.
+    ``graph_share`` is the share of decode passes that ran in a CUDA graph, 0 to 1.
+    ``output_tokens`` are the server's own counts (usage), reasoning tokens included.
+    ``failures`` counts every request that did not deliver its full output, whatever its HTTP status said.
+    A figure that the server should have told and did not is None in a valid run: a failure, never a pass.
+    ``gpu`` summarises samples over all GPUs: clock_mhz (lowest median), power_w, temperature_c (highest).
     """
 
     valid: bool
@@ -43,10 +63,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Point:
-    """All runs at one concurrency (requests in flight at once)."""
+    """All runs, in order, at one concurrency (requests in flight at once) on one kind of prompts."""
 
     concurrency: int
     runs: list[Run]
+    prompts: str = STANDARD
 
     def samples(self, figure: str) -> list[float]:
         """The values of one figure over the valid runs that have it."""
@@ -56,7 +77,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Result:
-    """One throughput check of one profile of one release on one host."""
+    """One throughput check of one profile of one release on one host.
+
+    ``conditions["load"]`` holds what defines the load (output tokens, requests a run, seed, chat template):
+    results with different loads must not be compared. The rest of ``conditions`` is a record.
+    ``prompts_sha256`` is the hash of the prompt file, ``client`` the load generator and its version.
+    ``canary`` is what the correctness canary found, ``canary["passed"]`` its verdict.
+    """
 
     host: str
     taken_at: str
@@ -71,9 +98,10 @@ class Result:
     canary: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
 
-    def point(self, concurrency: int) -> Point | None:
-        """The point at this concurrency, or None."""
-        return next((point for point in self.points if point.concurrency == concurrency), None)
+    def point(self, concurrency: int, prompts: str = STANDARD) -> Point | None:
+        """The point at this concurrency on this kind of prompts, or None."""
+        wanted = (concurrency, prompts)
+        return next((point for point in self.points if (point.concurrency, point.prompts) == wanted), None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``json.dump``."""
@@ -89,7 +117,7 @@ class Result:
         if data.get("schema") != SCHEMA:
             raise ValueError(f"throughput result has schema {data.get('schema')!r}, expected {SCHEMA}")
         points = [
-            Point(concurrency=point["concurrency"], runs=[_build(Run, run) for run in point["runs"]])
+            _build(Point, {**point, "runs": [_build(Run, run) for run in point["runs"]]})
             for point in data["points"]
         ]
         result: Result = _build(cls, {**data, "points": points})
