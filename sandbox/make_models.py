@@ -8,8 +8,10 @@ target recites one sentence and stops, and the drafter is right about the next t
 speculation accepts for real, through the real architecture (`KimiK25ForConditionalGeneration` around DeepseekV3 with
 latent attention and experts; `LlamaForCausalLMEagle3`). They say nothing about the quality or the speed of a model.
 
+Offered tools, the target makes a tool call instead: the chat template then ends with a token of its own.
+
 How the target works: every output projection is zero, so the last hidden state is the embedding of the last token.
-Tokens of the sentence have orthogonal embeddings (rows of a Hadamard matrix: entries are +1 and -1, so their root
+The tokens it can say have orthogonal embeddings (rows of a Hadamard matrix: entries are +1 and -1, so their root
 mean square is exactly 1), and row `next(t)` of the head is parallel to the embedding of `t`. All other tokens share
 one embedding, which leads to the first word.
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,13 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SENTENCE = (
-    " Hello from a tiny model that really runs inside this server: it has five layers, eight experts and"
-    " one vision tower; please do not ask me about anything else today."
+    " Hello from a tiny model that really runs inside this server - it has five layers, eight experts and"
+    " one vision tower; please do not ask me about anything else today!"
+)
+# What it says when it was offered tools, in the form that SGLang's kimi_k2 parser reads.
+TOOL_CALL = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    '{"city": "Riga"}<|tool_call_end|><|tool_calls_section_end|>'
 )
 SPECIAL_TOKENS = [
     "<|endoftext|>",
@@ -39,12 +47,22 @@ SPECIAL_TOKENS = [
     "<|im_system|>",
     "<|im_middle|>",
     "<|media_pad|>",
+    "<|im_tools|>",
     "<pad>",
+]
+# Part of the text that a parser sees, so not "special" to the tokenizer.
+TOOL_TOKENS = [
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_end|>",
 ]
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_{{ m['role'] if m['role'] in ['user', 'system'] else 'assistant' }}|>{{ m['role'] }}"
     "<|im_middle|>{{ m['content'] }}<|im_end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"
+    "{% if add_generation_prompt %}<|im_assistant|>assistant"
+    "{{ '<|im_tools|>' if tools else '<|im_middle|>' }}{% endif %}"
 )
 VOCABULARY = 2048
 HIDDEN = 128
@@ -54,7 +72,7 @@ HEADS = 4
 TARGET_WINDOW = 4096
 # Smaller than the target's, as the drafters of Kimi-K2.5 have it: SGLang refuses it unless told otherwise.
 DRAFT_WINDOW = 2048
-DRAFT_VOCABULARY = 64
+DRAFT_VOCABULARY = 96
 CAPTURED_LAYERS = [1, 2, 3]
 
 Tensors = dict[str, np.ndarray]
@@ -77,12 +95,14 @@ def train_tokenizer(corpus: list[str]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY - len(TOOL_TOKENS),
         special_tokens=SPECIAL_TOKENS,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([SENTENCE] * 20000 + corpus, trainer)
+    words_of_the_call = re.split(r"<\|[a-z_]+\|>", TOOL_CALL)
+    tokenizer.train_from_iterator([SENTENCE, *words_of_the_call] * 20000 + corpus, trainer)
+    tokenizer.add_tokens(TOOL_TOKENS)
     return tokenizer
 
 
@@ -193,18 +213,27 @@ def draft_config(tokens: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def embedding_and_head(sentence: list[int], end: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The embedding and the head [vocabulary, hidden] that recite ``sentence`` and then say ``end``."""
-    direction = hadamard(HIDDEN)
-    if len(sentence) >= HIDDEN:
-        raise SystemExit(f"the sentence has {len(sentence)} tokens, and only {HIDDEN - 1} directions are there")
-    embedding = np.repeat(direction[:1], VOCABULARY, axis=0)
+def embedding_and_head(
+    chains: dict[int | None, list[int]], end: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The embedding and the head [vocabulary, hidden] that recite.
+
+    ``chains`` has the tokens to say after a token; those of the key None are said after any token that has no place
+    in a chain. Each chain ends with ``end``.
+    """
+    directions = iter(hadamard(HIDDEN))
+    anything_else = next(directions)
+    embedding = np.repeat(anything_else[None], VOCABULARY, axis=0)
     head = random.standard_normal((VOCABULARY, HIDDEN)) * 0.002
     pull = 0.15
-    head[sentence[0]] += pull * direction[0]
-    for place, (token, following) in enumerate(zip(sentence, [*sentence[1:], end]), start=1):
-        embedding[token] = direction[place]
-        head[following] += pull * direction[place]
+    for start, chain in chains.items():
+        if start is not None:
+            embedding[start] = next(directions)
+        here = anything_else if start is None else embedding[start]
+        for token in chain:
+            head[token] += pull * here
+            here = embedding[token] = next(directions)
+        head[end] += pull * here
     return embedding, head
 
 
@@ -330,7 +359,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     write_json(
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "additional_special_tokens": SPECIAL_TOKENS[2:7],
+            "additional_special_tokens": SPECIAL_TOKENS[2:8],
             "chat_template": CHAT_TEMPLATE,
             "clean_up_tokenization_spaces": False,
             "model_max_length": TARGET_WINDOW,
@@ -338,7 +367,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         },
         folder / "tokenizer_config.json",
     )
-    write_json({**names, "additional_special_tokens": SPECIAL_TOKENS[2:7]}, folder / "special_tokens_map.json")
+    write_json({**names, "additional_special_tokens": SPECIAL_TOKENS[2:8]}, folder / "special_tokens_map.json")
 
 
 def main() -> None:
@@ -352,10 +381,11 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
     tokenizer = train_tokenizer([path.read_text() for path in sorted(arguments.corpus)])
-    sentence = tokenizer.encode(SENTENCE).ids
-    if len(set(sentence)) != len(sentence):
-        twice = sorted({tokenizer.decode([token]) for token in sentence if sentence.count(token) > 1})
-        raise SystemExit(f"a token occurs twice in the sentence, so its successor is not defined: {twice}")
+    sentence, call = tokenizer.encode(SENTENCE).ids, tokenizer.encode(TOOL_CALL).ids
+    said = [*sentence, *call]
+    if len(set(said)) != len(said):
+        twice = sorted({tokenizer.decode([token]) for token in said if said.count(token) > 1})
+        raise SystemExit(f"a token is said twice, so what follows it is not defined: {twice}")
     end = tokenizer.token_to_id("<|im_end|>")
     tokens = {
         "bos_token_id": tokenizer.token_to_id("<|endoftext|>"),
@@ -364,19 +394,20 @@ def main() -> None:
     }
 
     random = np.random.default_rng(0)
-    embedding, head = embedding_and_head(sentence, end, random)
+    chains = {None: sentence, tokenizer.token_to_id("<|im_tools|>"): call}
+    embedding, head = embedding_and_head(chains, end, random)
     config = target_config(tokens)
     write_tokenizer(tokenizer, target)
     write_json(config, target / "config.json")
     write_json(tokens, target / "generation_config.json")
     write_tensors(target_tensors(embedding, head, config, random), target / "model.safetensors")
 
-    known = sorted({*sentence, end})
+    known = sorted({*said, end})
     others = [token for token in range(VOCABULARY) if token not in known]
     words = sorted(known + others[: DRAFT_VOCABULARY - len(known)])
     write_json(draft_config(tokens), draft / "config.json")
     write_tensors(draft_tensors(head, words), draft / "model.safetensors")
-    print(f"{target}: recites {len(sentence)} tokens; {draft}: {len(words)} words")
+    print(f"{target}: recites {len(sentence)} tokens, calls a tool in {len(call)}; {draft}: {len(words)} words")
 
 
 if __name__ == "__main__":
