@@ -1,0 +1,73 @@
+# Copyright the Blackwell SGLang contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the variables of every host of a play against those that the roles declare. See the module's documentation.
+
+An action plugin and not a module, because only the controller sees the variables of all hosts, and because values
+have to be rendered host by host, some of which cannot be rendered yet.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+# To the controller, module_utils is something that is sent to hosts; it does not put it on its own import path.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
+
+from blackwell import variables
+
+
+class ActionModule(ActionBase):
+    """Runs once for a play, on the controller."""
+
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        _, args = self.validate_argument_spec(
+            argument_spec={
+                "roles": {"type": "path", "required": True},
+                "playbooks": {"type": "path", "required": True},
+                "foreign": {"type": "list", "elements": "str", "default": []},
+            }
+        )
+        known = variables.load_known(Path(args["roles"]), Path(args["playbooks"]))
+
+        hosts = list(task_vars["ansible_play_hosts_all"])
+        wanted = variables.wanted_values(known, variables.RULES)
+        names: dict[str, set[str]] = {}
+        values: dict[str, dict[str, Any]] = {}
+        for host in hosts:
+            own = task_vars["hostvars"][host]
+            names[host] = set(own)
+            values[host] = {}
+            for name in wanted.intersection(names[host]):
+                try:
+                    values[host][name] = own[name]
+                except AnsibleError:
+                    # It refers to something that is only known on the host, later.
+                    continue
+
+        problems = variables.judge_names(names, known, foreign=args["foreign"])
+        problems += variables.judge_values(values, known)
+        if problems:
+            files = variables.variable_files(
+                [Path(source) for source in task_vars["ansible_inventory_sources"]],
+                Path(task_vars["playbook_dir"]),
+            )
+            problems = [replace(item, places=variables.locate(item.name, files)) for item in problems]
+
+        result: dict[str, Any] = {
+            "changed": False,
+            "problems": [asdict(item) for item in problems],
+            "judged": {"hosts": len(hosts), "names": len(set().union(*names.values()))},
+        }
+        if problems:
+            result.update(failed=True, msg=variables.report(problems, len(hosts)))
+        return result
