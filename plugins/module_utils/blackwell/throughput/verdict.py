@@ -1,0 +1,108 @@
+"""What the judge says: data that survives a round trip through JSON, and is shown as it stands."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+PASS = "pass"
+FAIL = "fail"
+UNDECIDABLE = "undecidable"
+
+# What a verdict can blame. The first two are the factors of decode speed.
+DRAFT_MODEL = "draft model"
+KERNELS = "kernels or communication"
+GRAPHS_OFF = "graphs off"
+HOST_THROTTLED = "host throttled"
+PREFILL = "prefill"
+STALLS = "stalled requests"
+FAILED_REQUESTS = "failed requests"
+MISSING_METRIC = "missing metric"
+WRONG_ANSWERS = "wrong answers"
+FOREIGN_LOAD = "foreign load"
+WARM_CACHE = "warm cache"
+TOKEN_COUNT = "token count"
+
+BASELINE = "baseline"
+FLOOR = "floor"
+RULE = "rule"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was judged at one point.
+
+    ``outcome`` is pass, fail or undecidable. ``against`` says what decided: the baseline, a floor or a rule.
+    ``value`` is the median over the valid runs, ``reference`` the baseline's median or the floor.
+    ``change`` is the estimate of value / reference - 1 with its interval ``low`` to ``high``; a bound that
+    too few runs can give is None. ``more_runs`` says how many more runs would decide (None: no number would).
+    ``culprit`` is what the finding blames by itself, before the figures are looked at together.
+    """
+
+    point: str
+    figure: str
+    outcome: str
+    against: str
+    text: str
+    value: float | None = None
+    reference: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    margin: float | None = None
+    runs: int = 0
+    reference_runs: int = 0
+    more_runs: int | None = None
+    culprit: str = ""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What is to blame, at which point, and what shows it."""
+
+    name: str
+    point: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement of one result.
+
+    ``accepted`` is what a rollout acts on: a pass, or an undecidable result that was measured and that the
+    policy accepts. ``headline`` is the verdict in one or two sentences. ``baseline`` names the baseline
+    (release and time), empty when floors decided. ``references`` are published figures of another host,
+    beside a verdict that had no baseline; they decide nothing.
+    """
+
+    outcome: str
+    accepted: bool
+    headline: str
+    findings: list[Finding]
+    culprits: list[Culprit] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    baseline: dict[str, str] = field(default_factory=dict)
+    references: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``json.dump``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Verdict:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: a field that is missing or unknown.
+        """
+        known = {item.name for item in fields(cls)}
+        try:
+            return cls(
+                **{
+                    **{key: data[key] for key in known & set(data)},
+                    "findings": [Finding(**finding) for finding in data["findings"]],
+                    "culprits": [Culprit(**culprit) for culprit in data.get("culprits", [])],
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a throughput verdict: {error}") from error
