@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist, median
 
-# Part of the error budget that all looks but the last share (Haybittle-Peto: strict early, easier at the end).
+# Part of the error budget that all looks but the last share (Haybittle-Peto: strict early, lenient last).
 _EARLY_SHARE = 0.4
 _LOOK_GROWTH = 1.4
 # More runs than this are not a plan: the true change then lies on the margin itself.

@@ -306,9 +306,7 @@ def _against_baseline(
         if outcome == said.UNDECIDABLE
         else None
     )
-    text = (
-        f"{figure.label} {figure.text(median(reference))} -> {figure.text(median(samples))}, {_change(ratio)}"
-    )
+    text = f"{figure.step(median(reference), median(samples))}, {_change(ratio)}"
     return Finding(
         point=name,
         figure=figure.name,

@@ -10,9 +10,9 @@ from .compare import Comparison
 from .judge import point_name
 from .legend import FIGURES
 from .result import Result
-from .verdict import Finding, Verdict
+from .verdict import FAIL, FLOOR, PASS, RULE, UNDECIDABLE, Finding, Verdict
 
-_MARKS = {"pass": "ok", "fail": "FAIL", "undecidable": "open"}
+_MARKS = {PASS: "ok", FAIL: "FAIL", UNDECIDABLE: "open"}
 
 
 def result_lines(result: Result, verdict: Verdict | None = None) -> list[str]:
@@ -22,7 +22,7 @@ def result_lines(result: Result, verdict: Verdict | None = None) -> list[str]:
         f"client {result.client}, prompts {result.prompts_sha256[:12]}, host {result.fingerprint[:12]}",
         "",
     ]
-    findings = {(f.point, f.figure): f for f in verdict.findings if f.against != "rule"} if verdict else {}
+    findings = {(f.point, f.figure): f for f in verdict.findings if f.against != RULE} if verdict else {}
     for point in result.points:
         name = point_name(point)
         valid = sum(run.valid for run in point.runs)
@@ -44,7 +44,9 @@ def result_lines(result: Result, verdict: Verdict | None = None) -> list[str]:
 def verdict_lines(verdict: Verdict) -> list[str]:
     """The verdict in words."""
     lines = [verdict.headline]
-    lines += [f"  blame  {culprit.name}: {culprit.why}" for culprit in verdict.culprits]
+    for culprit in verdict.culprits:
+        where = f" at {culprit.point}" if culprit.point else ""
+        lines.append(f"  blame  {culprit.name}{where}: {culprit.why}")
     lines += [f"  note   {note}" for note in verdict.notes]
     if verdict.references:
         lines.append(
@@ -91,7 +93,8 @@ def _figure_row(samples: Sequence[float], name: str, finding: Finding | None) ->
     row = [figure.label, figure.text(median(samples)), spread]
     if finding is None:
         return [*row, "", "", ""]
-    reference = figure.text(finding.reference) + (" floor" if finding.against == "floor" else "")
+    bound = "ceiling" if figure.less_is_better else "floor"
+    reference = figure.text(finding.reference) + (f" {bound}" if finding.against == FLOOR else "")
     return [*row, reference, _change(finding.change, finding.low, finding.high), _MARKS[finding.outcome]]
 
 
