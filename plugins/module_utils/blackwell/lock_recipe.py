@@ -1,0 +1,179 @@
+"""Make a lock from a recipe: resolve with uv, then keep the one wheel of each package that is installed.
+
+A recipe (``files/locks/<flavour>.yml``) says what SGLang's own metadata does not: which distributions are
+left out and why, which of its pins are overridden and why, and the wheels that are not on PyPI. Those are
+described by file name, checksum and dependencies, so that a lock can be made without access to the index that
+has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped, unused-ignore]
+
+from . import lock as locks
+from .errors import OperatorError
+from .lock import Lock, Pin, canonical
+
+_PACKAGE = re.compile(r'^name = "(?P<name>[^"]+)"\nversion = "(?P<version>[^"]+)"', re.MULTILINE)
+_WHEEL = re.compile(
+    r'(?:url|path) = "(?:[^"]*/)?(?P<filename>[^"/]+\.whl)"[^}]*?'
+    r'(?:size = (?P<size>\d+), )?hashes = \{ sha256 = "(?P<sha256>[0-9a-f]{64})"'
+)
+
+
+def make(recipe_file: Path, sglang: str, python: str) -> str:
+    """The text of a lock.
+
+    Args:
+        recipe_file: ``files/locks/<flavour>.yml``.
+        sglang: the release of SGLang, as PyPI writes it.
+        python: the Python of the hosts, ``major.minor``.
+
+    Raises:
+        OperatorError: uv finds no solution, or a package has no wheel for the target.
+    """
+    recipe = yaml.safe_load(recipe_file.read_text())
+    known = recipe["releases"].get(sglang, {})
+    elsewhere = _elsewhere(recipe, known, python)
+    overrides = [
+        *(f"{pin}" for pin in elsewhere if pin.name in recipe["replaced"]),
+        *known.get("overrides", []),
+    ]
+    without = sorted({canonical(name) for entry in recipe["without"] for name in entry["packages"]})
+    requires = [f"sglang=={sglang}", *recipe["requires"], *known.get("requires", []), *map(str, elsewhere)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        for pin in elsewhere:
+            _stub(work, pin, recipe["wheels"])
+        (work / "in.txt").write_text("\n".join(requires) + "\n")
+        (work / "overrides.txt").write_text("\n".join(overrides) + "\n")
+        (work / "without.txt").write_text("\n".join(without) + "\n")
+        result = subprocess.run(
+            ["uv", "pip", "compile", "in.txt", "--no-config", "--quiet", "--format", "pylock.toml",
+             "--python-version", python, "--python-platform", f"x86_64-{_glibc(recipe['platform'])}",
+             "--only-binary", ":all:", "--generate-hashes", "--find-links", ".",
+             "--override", "overrides.txt", "--excludes", "without.txt", "--output-file", "pylock.toml"],
+            cwd=work, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if result.returncode:
+            raise OperatorError(
+                f"uv found no set of packages for SGLang {sglang} on Python {python}",
+                found=result.stderr.strip(),
+                remedy=f"correct {recipe_file}",
+            )
+        resolved = (work / "pylock.toml").read_text()
+
+    by_name = {pin.name: pin for pin in elsewhere}
+    pins = []
+    for section in resolved.split("[[packages]]\n")[1:]:
+        head = _PACKAGE.match(section)
+        assert head, section
+        name = canonical(head["name"])
+        pins.append(by_name.get(name) or _best(name, head["version"], section, python, recipe["platform"]))
+    made = Lock(
+        sglang=sglang,
+        engine=recipe["engine"],
+        python=python,
+        platform=recipe["platform"],
+        pins=tuple(pins),
+        without=tuple(without),
+        overrides=tuple(overrides),
+    )
+    command = f"files/locks/make-lock {recipe_file.stem} {sglang} {python}"
+    reasons = f"What is left out or overridden, and why: {recipe_file.name}"
+    return locks.render(made, ["", f"Made by: {command}", reasons])
+
+
+def _elsewhere(recipe: dict[str, Any], known: dict[str, Any], python: str) -> list[Pin]:
+    """The wheels of the recipe that are not on PyPI, for this release and this Python."""
+    pins = []
+    for entry in recipe["wheels"]:
+        name, version, *_ = entry["file"].split("-")
+        pin = Pin(canonical(name), version, entry["file"], entry.get("sha256", ""), entry.get("size", 0))
+        wanted = known.get("wheels", {}).get(pin.name, version)
+        if version == wanted and _rank(pin, python, recipe["platform"]) is not None:
+            pins.append(pin)
+    return pins
+
+
+def _stub(folder: Path, pin: Pin, wheels: list[dict[str, Any]]) -> None:
+    """A wheel of metadata only: enough for a resolver."""
+    requires = next(entry["requires"] for entry in wheels if entry["file"] == pin.filename)
+    stem = "-".join(pin.filename.split("-")[:2])
+    metadata = [f"Metadata-Version: 2.1\nName: {pin.name}\nVersion: {pin.version}"]
+    metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{stem}.dist-info/METADATA", "\n".join(metadata) + "\n")
+        wheel.writestr(
+            f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+def _best(name: str, version: str, section: str, python: str, platform: str) -> Pin:
+    """The wheel that an installer on the target would take."""
+    candidates = [
+        Pin(name, version, found["filename"], found["sha256"], int(found["size"] or 0))
+        for found in _WHEEL.finditer(section)
+    ]
+    ranked = [(rank, pin) for pin in candidates if (rank := _rank(pin, python, platform)) is not None]
+    if not ranked:
+        raise OperatorError(
+            f"{name} {version} has no wheel for Python {python} on {platform}",
+            found=", ".join(pin.filename for pin in candidates) or "no wheel at all",
+            remedy="pin a version that has one, or leave the package out, in the recipe",
+        )
+    return min(ranked, key=lambda entry: entry[0])[1]
+
+
+def _rank(pin: Pin, python: str, platform: str) -> int | None:
+    """How early an installer on the target would choose this wheel; None: never."""
+    from packaging import tags
+
+    major, minor = (int(part) for part in python.split("."))
+    newest = int(_glibc(platform).split("_")[2])
+    platforms = [f"manylinux_2_{glibc}_x86_64" for glibc in range(newest, 4, -1)]
+    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+    supported = [
+        *tags.cpython_tags((major, minor), platforms=platforms),
+        *tags.compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=platforms),
+    ]
+    order = {str(tag): place for place, tag in enumerate(supported)}
+    ranks = [order[str(tag)] for tag in tags.parse_tag("-".join(pin.tags)) if str(tag) in order]
+    return min(ranks, default=None)
+
+
+def _glibc(platform: str) -> str:
+    """``manylinux_2_36`` of ``manylinux_2_36_x86_64``."""
+    return platform[: -len("_x86_64")]
+
+
+def main(folder: Path) -> int:
+    """Command line of ``files/locks/make-lock``; ``folder`` holds recipes and locks."""
+    parser = argparse.ArgumentParser(prog="make-lock", description="Make a hashed lock file with uv.")
+    parser.add_argument("flavour", help="a recipe: cpu, cu130")
+    parser.add_argument("sglang", help="a release of SGLang, for example 0.5.9")
+    parser.add_argument("python", help="the hosts' Python, for example 3.12")
+    given = parser.parse_args()
+    target = folder / f"sglang-{given.sglang}-{given.flavour}-py{given.python.replace('.', '')}.txt"
+    try:
+        text = make(folder / f"{given.flavour}.yml", given.sglang, given.python)
+    except OperatorError as error:
+        print(error, file=sys.stderr)
+        return 1
+    target.write_text(text)
+    made = locks.parse(text, target.name)
+    print(f"{target}: {len(made.pins)} packages, {sum(pin.size for pin in made.pins) / 1e6:.0f} MB")
+    for pin in made.unhashed:
+        print(f"  no published checksum: {pin} (playbooks/bundle.yml records it at the first download)")
+    return 0
