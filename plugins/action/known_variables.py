@@ -1,5 +1,3 @@
-# Copyright the Blackwell SGLang contributors
-# SPDX-License-Identifier: Apache-2.0
 """Holds the variables of every host of a play against those that the roles declare. See the module's documentation.
 
 An action plugin and not a module, because only the controller sees the variables of all hosts, and because values

@@ -1,5 +1,3 @@
-# Copyright the Blackwell SGLang contributors
-# SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin of this name, which runs on the controller and reads every host's variables."""
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ attributes:
   diff_mode:
     support: none
     description: It changes nothing.
-author:
-  - Blackwell SGLang contributors
+author: Blackwell SGLang
 """
 
 EXAMPLES = r"""

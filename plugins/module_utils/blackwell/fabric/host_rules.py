@@ -1,0 +1,245 @@
+"""Whether a host can carry a release at all, GPUs aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .collect import Facts, Owner
+from .report import FAIL, OK, SKIP, WARN, Check
+from .system import version_tuple
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a host has to offer.
+
+    Args:
+        engine: ``cuda`` or ``cpu``.
+        distributions: accepted distributions as ``<ID>-<VERSION_ID>`` of ``/etc/os-release``.
+        python_versions: accepted versions of the release's Python, as ``3.12``.
+        release_space: folder that holds releases, and how many GiB a new one needs.
+        model_space: folder that models are fetched to, and how many GiB they need; None if none is fetched.
+        models: folders that have to hold a model.
+        ports: port numbers and the variable that sets each.
+        units: the units that may hold the ports and the GPUs, because they are ours.
+        memory_gib: main memory.
+        glibc: oldest C library that the wheels run on.
+        gpu_count: how many GPUs the server spreads over.
+        gpu_models: names that a GPU may have.
+        compute_capability: what the kernels are built for.
+        gpu_memory_gib: memory of each GPU.
+        driver: oldest driver.
+        nccl: the NCCL variables that the server gets.
+    """
+
+    engine: str
+    distributions: Sequence[str]
+    python_versions: Sequence[str]
+    release_space: tuple[str, float]
+    model_space: tuple[str, float] | None
+    models: Sequence[str]
+    ports: dict[int, str]
+    units: Sequence[str]
+    memory_gib: float
+    glibc: str
+    gpu_count: int = 0
+    gpu_models: Sequence[str] = ()
+    compute_capability: str = ""
+    gpu_memory_gib: float = 0
+    driver: str = ""
+    nccl: dict[str, Any] = field(default_factory=dict)
+
+
+def judge_host(facts: Facts, wanted: Wanted) -> list[Check]:
+    """All checks that do not need a GPU."""
+    checks = [
+        *_system(facts, wanted),
+        *_python(facts, wanted),
+        *_space(facts, wanted),
+        *_models(facts, wanted),
+        *_ports(facts, wanted),
+    ]
+    if wanted.engine == "cpu":
+        checks.append(Check("gpu", SKIP, "GPUs", "not looked at, because sglang_stack_engine is cpu"))
+    return checks
+
+
+def _system(facts: Facts, wanted: Wanted) -> Iterable[Check]:
+    known = facts.distribution in wanted.distributions
+    yield Check(
+        "distribution",
+        OK if known else FAIL,
+        "Distribution",
+        facts.distribution_name or facts.distribution,
+        "one of " + ", ".join(wanted.distributions),
+        ""
+        if known
+        else "Install a supported distribution, or add it to preflight_distributions if you tested it",
+    )
+    right = facts.architecture == "x86_64"
+    yield Check(
+        "architecture",
+        OK if right else FAIL,
+        "Architecture",
+        facts.architecture,
+        "x86_64",
+        "" if right else "The wheels of the release are built for x86_64 alone: use another host",
+    )
+    yield Check(
+        "systemd",
+        OK if facts.booted else FAIL,
+        "Init system",
+        "systemd" if facts.booted else "no running systemd",
+        "systemd",
+        "" if facts.booted else "Boot the host, or the container, with systemd as process 1",
+    )
+    new = version_tuple(facts.libc) >= version_tuple(wanted.glibc)
+    yield Check(
+        "glibc",
+        OK if new else FAIL,
+        "C library",
+        f"glibc {facts.libc}" if facts.libc else "no glibc",
+        f"glibc {wanted.glibc} or later",
+        "" if new else "Upgrade the distribution: the wheels need this C library",
+    )
+    total = facts.memory.get("MemTotal", 0) / GIB
+    enough = total >= wanted.memory_gib
+    yield Check(
+        "memory",
+        OK if enough else FAIL,
+        "Main memory",
+        f"{total:.1f} GiB",
+        f"at least {wanted.memory_gib:g} GiB",
+        "" if enough else "Add memory, or lower preflight_memory_gib if the server is known to fit",
+    )
+
+
+def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
+    python = facts.python
+    if python is None:
+        return
+    versions = ", ".join(wanted.python_versions)
+    short = ".".join(python.version.split(".")[:2])
+    if not python.version:
+        packages = f"python{wanted.python_versions[0]} python{wanted.python_versions[0]}-dev"
+        yield Check(
+            "python",
+            FAIL,
+            "Python of the release",
+            f"{python.command} does not run ({python.error})",
+            f"Python {versions}",
+            f"Run apt-get install {packages}, or set sglang_stack_python to an interpreter that is there",
+        )
+        return
+    right = short in wanted.python_versions
+    yield Check(
+        "python",
+        OK if right else FAIL,
+        "Python of the release",
+        f"{python.command} is Python {python.version}",
+        f"Python {versions}",
+        "" if right else f"Set sglang_stack_python to a Python {versions}, for which there is a lock file",
+    )
+    if wanted.engine != "cuda" or not right:
+        return
+    yield Check(
+        "python_headers",
+        OK if python.headers else FAIL,
+        "Python headers",
+        python.headers or f"no Python.h of {python.command}",
+        "Python.h (Triton compiles against it when the server starts)",
+        "" if python.headers else f"Run apt-get install python{short}-dev",
+    )
+    missing = [name for name, path in facts.compilers.items() if not path]
+    yield Check(
+        "compiler",
+        FAIL if missing else OK,
+        "Host compiler",
+        f"no {' and no '.join(missing)}" if missing else ", ".join(facts.compilers.values()),
+        "gcc and g++ (Triton and FlashInfer compile when the server starts)",
+        "Run apt-get install build-essential" if missing else "",
+    )
+
+
+def _space(facts: Facts, wanted: Wanted) -> Iterable[Check]:
+    folder, needed = wanted.release_space
+    space = facts.spaces[folder]
+    free = space.free_bytes / GIB
+    found = f"{free:.1f} GiB free on {space.mount}"
+    if facts.manifest:
+        yield Check(
+            "release_space", OK, "Space for the release", f"{found}; the wanted release is already there"
+        )
+    elif free >= needed:
+        yield Check("release_space", OK, "Space for the release", found, f"at least {needed:g} GiB")
+    else:
+        # A host that serves needs no room as long as nothing new is wanted; building checks once more.
+        serves = bool(facts.current)
+        yield Check(
+            "release_space",
+            WARN if serves else FAIL,
+            "Space for the release",
+            found,
+            f"at least {needed:g} GiB for a new release under {folder}",
+            "Free some space, or set sglang_stack_root to a larger file system"
+            + ("; only a new release needs it" if serves else ""),
+        )
+    if wanted.model_space is not None:
+        folder, needed = wanted.model_space
+        free = facts.spaces[folder].free_bytes / GIB
+        enough = free >= needed
+        yield Check(
+            "model_space",
+            OK if enough else FAIL,
+            "Space for the models",
+            f"{free:.1f} GiB free on {facts.spaces[folder].mount}",
+            f"at least {needed:g} GiB under {folder}",
+            "" if enough else "Free some space, or fetch the models to a larger file system",
+        )
+
+
+def _models(facts: Facts, wanted: Wanted) -> Iterable[Check]:
+    for path in wanted.models:
+        names = facts.folders.get(path)
+        if names is None:
+            found, remedy = f"no folder {path}", "Put the model there, or correct its path in the inventory"
+        elif "config.json" not in names:
+            found, remedy = (
+                f"no config.json in {path}",
+                "Finish copying the model, or correct its path in the inventory",
+            )
+        else:
+            yield Check("model", OK, "Model folder", path)
+            continue
+        yield Check("model", FAIL, "Model folder", found, "a folder with a model", remedy)
+
+
+def _ports(facts: Facts, wanted: Wanted) -> Iterable[Check]:
+    for port, setting in wanted.ports.items():
+        owners = facts.ports.get(port)
+        subject = f"Port {port}"
+        if owners is None:
+            yield Check("port", OK, subject, "free")
+            continue
+        foreign = [owner for owner in owners if owner.unit not in wanted.units]
+        if owners and not foreign:
+            yield Check("port", OK, subject, f"held by our own {owners[0].unit}")
+            continue
+        who = " and ".join(describe(owner) for owner in foreign) or "a process that this user may not see"
+        yield Check(
+            "port",
+            FAIL,
+            subject,
+            f"in use by {who}",
+            "free, or held by " + ", ".join(wanted.units),
+            f"Stop that process, or set {setting} to another port",
+        )
+
+
+def describe(owner: Owner) -> str:
+    """``nginx (pid 71, nginx.service)``."""
+    return f"{owner.name} (pid {owner.pid}{', ' + owner.unit if owner.unit else ''})"

@@ -1,0 +1,131 @@
+"""What the kernel and the distribution say of themselves, in small files and in the kernel's log."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# Xids after which the card, its link or its memory is not to be trusted before somebody looked; the other
+# ones are mostly faults of programs. From NVIDIA's "XID Errors" catalogue.
+FATAL_XIDS = {
+    46: "GPU stopped processing",
+    48: "double bit ECC error",
+    61: "internal micro-controller breakpoint",
+    62: "internal micro-controller halt",
+    64: "ECC row remapping failure",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    95: "uncontained memory error",
+    119: "GSP did not answer",
+    120: "GSP error",
+    143: "GPU initialization failed",
+}
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One error that the driver logged."""
+
+    address: str
+    code: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A TCP socket that listens, and the inode by which its process is found."""
+
+    port: int
+    inode: str
+
+
+def parse_os_release(text: str) -> dict[str, str]:
+    """Read ``/etc/os-release``."""
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key: " ".join(shlex.split(value)) for key, value in pairs}
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """Read ``/proc/meminfo``; values in bytes."""
+    found = re.findall(r"^(\w+(?:\(\w+\))?):\s+(\d+)(?: (kB))?", text, re.MULTILINE)
+    return {name: int(value) * (1024 if unit else 1) for name, value, unit in found}
+
+
+def parse_cpu_model(text: str) -> str:
+    """The model of the first processor of ``/proc/cpuinfo``."""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match.group(1).strip() if match else ""
+
+
+def parse_sockets(text: str) -> int:
+    """How many sockets ``/proc/cpuinfo`` shows."""
+    return len(set(re.findall(r"^physical id\s*:\s*(\d+)$", text, re.MULTILINE))) or 1
+
+
+def parse_cmdline(text: str) -> list[str]:
+    """The words of a kernel command line; quoted values stay whole."""
+    return re.findall(r'(?:[^\s"]|"[^"]*")+', text)
+
+
+def parse_module_version(text: str) -> str:
+    """The version of the loaded driver, from ``/proc/driver/nvidia/version``."""
+    match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def parse_module_open(text: str) -> bool:
+    """Whether the loaded driver is the open kernel module."""
+    return "Open Kernel Module" in text
+
+
+def parse_driver_params(text: str) -> dict[str, str]:
+    """Read ``/proc/driver/nvidia/params``."""
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {key.strip(): value.strip().strip('"') for key, value in pairs}
+
+
+def parse_nvml_version(text: str) -> str:
+    """The version of the user-space library, from nvidia-smi's complaint that it does not fit the module."""
+    match = re.search(r"NVML library version:\s*(\d+\.\d+(?:\.\d+)?)", text)
+    return match.group(1) if match else ""
+
+
+def parse_xids(text: str) -> list[Xid]:
+    """The driver's errors in a kernel log, oldest first."""
+    found = re.findall(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?", text)
+    lost = re.findall(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]+?):? GPU has fallen off the bus", text)
+    xids = [Xid(address.lower(), int(code), rest.strip()) for address, code, rest in found]
+    told = {(xid.address, xid.code) for xid in xids}
+    xids += [Xid(a.lower(), 79, "GPU has fallen off the bus") for a in lost if (a.lower(), 79) not in told]
+    return xids
+
+
+def parse_listeners(text: str) -> list[Listener]:
+    """The listening sockets of ``/proc/net/tcp`` or ``/proc/net/tcp6``."""
+    listeners = []
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == "0A":
+            listeners.append(Listener(int(fields[1].rsplit(":", 1)[1], 16), fields[9]))
+    return listeners
+
+
+def parse_unit(text: str) -> str:
+    """The systemd unit of a process, from ``/proc/<pid>/cgroup``; empty outside of one."""
+    for line in text.splitlines():
+        for part in reversed(line.rsplit(":", 1)[-1].split("/")):
+            if part.endswith((".service", ".scope", ".socket")):
+                return part
+    return ""
+
+
+def version_tuple(text: str) -> tuple[int, ...]:
+    """``580.95.05`` as numbers, to compare."""
+    return tuple(int(part) for part in re.findall(r"\d+", text))
+
+
+def newest(releases: Iterable[str]) -> str:
+    """The highest kernel release of several."""
+    return max(releases, key=version_tuple, default="")
