@@ -1,0 +1,10 @@
+    # The EAGLE-3 worker and the CUDA graph runner call these on the target. The state that they set lives in the
+    # language model, so the wrapper only passes the calls on.
+    def set_eagle3_layers_to_capture(self, layer_ids: Optional[List[int]] = None):
+        self.language_model.set_eagle3_layers_to_capture(layer_ids)
+
+    def get_embed_and_head(self):
+        return self.language_model.get_embed_and_head()
+
+    def set_embed_and_head(self, embed, head):
+        self.language_model.set_embed_and_head(embed, head)

@@ -1,0 +1,306 @@
+"""What a patch is: the contents of ``files/patches/<id>/patch.yml``, checked and typed.
+
+``files/patches/README.md`` describes every key for people, ``files/patches/schema.json`` for editors and tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import OperatorError
+from . import hunks, syntax
+from .versions import in_range, version_key
+
+KINDS = ("model", "guard")
+METHODS = ("edit", "blockinfile")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that holds, or does not, on the syntax tree of one file.
+
+    Exactly one of ``defined``, ``undefined``, ``without_arguments`` (names of a class, function or method) and
+    ``has``, ``lacks`` (patterns, within the definition ``at``) is given. ``why`` is shown when it does not hold.
+    """
+
+    file: str
+    defined: str | None = None
+    undefined: str | None = None
+    without_arguments: str | None = None
+    has: str | None = None
+    lacks: str | None = None
+    at: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change in one file; the key that is given says which kind.
+
+    ``find`` with ``replace``: an expression or statements become other ones. ``before`` or ``after`` with ``text``:
+    lines beside a statement. ``parameter``: one more parameter of the function ``at``. ``call`` with ``argument``:
+    one more argument of a call. ``remove``: a definition goes (only to take out somebody else's edit).
+    """
+
+    file: str
+    at: str | None = None
+    find: str | None = None
+    replace: str | None = None
+    before: str | None = None
+    after: str | None = None
+    text: str | None = None
+    parameter: str | None = None
+    call: str | None = None
+    argument: str | None = None
+    remove: str | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How the patch is made for a range of releases of its package."""
+
+    releases: str
+    edits: tuple[Edit, ...]
+    preconditions: tuple[Check, ...]
+    postconditions: tuple[Check, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that the edits change, relative to the package, each once."""
+        return tuple(dict.fromkeys(edit.file for edit in self.edits))
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """From which releases on, and by what, one recognises that upstream has the patch or a replacement."""
+
+    releases: str
+    because: str
+    when: tuple[Check, ...]
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """An edit that others make by hand to the same end, and how the published text comes back."""
+
+    because: str
+    when: tuple[Check, ...]
+    restore: tuple[Edit, ...]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch. Ranges of releases count releases of ``distribution``, which installs ``package``."""
+
+    id: str
+    title: str
+    kind: str
+    method: str
+    package: str
+    distribution: str
+    default: bool
+    reason: str
+    needs: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    excluded: tuple[tuple[str, str], ...]
+    upstream: tuple[Upstream, ...]
+    foreign: tuple[Foreign, ...]
+
+    def variant(self, version: str) -> Variant | None:
+        """The variant for ``version`` of the package, if there is one."""
+        return next((one for one in self.variants if in_range(version, one.releases)), None)
+
+    def exclusion(self, version: str) -> str | None:
+        """Why this patch has no place in ``version``, if it has none."""
+        return next((reason for releases, reason in self.excluded if in_range(version, releases)), None)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that some variant changes, relative to the package."""
+        return tuple(dict.fromkeys(file for variant in self.variants for file in variant.files))
+
+
+def parse(raw: Mapping[str, Any]) -> Patch:
+    """A patch from the contents of its ``patch.yml``, the texts of ``text_file`` already read into ``text``.
+
+    Raises:
+        OperatorError: a key is missing, unknown or wrong; the message names patch and key.
+    """
+    name = str(raw.get("id", "without id"))
+    try:
+        return _patch(raw)
+    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+        problem = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise OperatorError(
+            f"The patch {name} is not written as files/patches/README.md says",
+            found=problem,
+            remedy=f"correct files/patches/{name}/patch.yml",
+        ) from error
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    """The raw definitions of every patch in ``folder``, in the order of their ids, ready for :func:`parse`.
+
+    Runs where Ansible runs (it needs PyYAML); hosts get the result as data.
+
+    Raises:
+        OperatorError: no patch is there, or one cannot be read or is wrong.
+    """
+    import yaml
+
+    found = []
+    for file in sorted(folder.glob("*/patch.yml")):
+        try:
+            raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+            if not isinstance(raw, dict) or raw.get("id") != file.parent.name:
+                raise ValueError(f"the id must be the folder's name, {file.parent.name}")
+            _read_texts(raw, file.parent)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise OperatorError(f"The patch in {file.parent} cannot be read", found=str(error)) from error
+        parse(raw)
+        found.append(raw)
+    if not found:
+        raise OperatorError(
+            f"There is no patch in {folder}", expected="folders that hold a patch.yml", remedy="name the right folder"
+        )
+    return found
+
+
+def ordered(patches: Iterable[Patch]) -> list[Patch]:
+    """``patches`` such that each comes after those it needs.
+
+    Raises:
+        OperatorError: a patch needs itself, or one that does not exist.
+    """
+    by_id = {patch.id: patch for patch in patches}
+    done: dict[str, Patch] = {}
+
+    def visit(patch: Patch, path: tuple[str, ...]) -> None:
+        if patch.id in path:
+            raise OperatorError("Patches need each other in a circle", found=" -> ".join((*path, patch.id)))
+        for need in patch.needs:
+            if need not in by_id:
+                raise OperatorError(f"The patch {patch.id} needs {need}, which does not exist")
+            visit(by_id[need], (*path, patch.id))
+        done.setdefault(patch.id, patch)
+
+    for patch in sorted(by_id.values(), key=lambda one: one.id):
+        visit(patch, ())
+    return list(done.values())
+
+
+def _read_texts(node: Any, folder: Path) -> None:
+    if isinstance(node, dict):
+        if "text_file" in node:
+            node["text"] = (folder / node.pop("text_file")).read_text(encoding="utf-8")
+        for value in node.values():
+            _read_texts(value, folder)
+    elif isinstance(node, list):
+        for value in node:
+            _read_texts(value, folder)
+
+
+def _patch(raw: Mapping[str, Any]) -> Patch:
+    documentation = {"purpose", "references", "verified"}
+    known = {"id", "title", "kind", "method", "package", "distribution", "file", "switch", "needs", "variants"}
+    known |= {"postconditions", "preconditions", "excluded", "upstream", "foreign"}
+    _no_others(raw, known | documentation)
+    for key in documentation:
+        raw[key]
+    if re.fullmatch(r"[a-z0-9][a-z0-9-]*", raw["id"]) is None:
+        raise ValueError(f"id {raw['id']!r}: only lower-case letters, digits and hyphens")
+    if raw["kind"] not in KINDS or raw["method"] not in METHODS:
+        raise ValueError(f"kind is one of {KINDS}, method one of {METHODS}")
+    if not isinstance(raw["switch"]["default"], bool):
+        raise ValueError("switch.default is true or false")
+    file = raw["file"]
+    patch = Patch(
+        id=raw["id"],
+        title=raw["title"],
+        kind=raw["kind"],
+        method=raw["method"],
+        package=raw["package"],
+        distribution=raw.get("distribution", raw["package"]),
+        default=raw["switch"]["default"],
+        reason=raw["switch"]["reason"],
+        needs=tuple(raw.get("needs", ())),
+        variants=tuple(_variant(one, raw, file) for one in raw["variants"]),
+        excluded=tuple((_range(one["releases"]), one["reason"]) for one in raw.get("excluded", ())),
+        upstream=tuple(
+            Upstream(_range(one["releases"]), one["because"], _checks(one["when"], one.get("file", file)))
+            for one in raw.get("upstream", ())
+        ),
+        foreign=tuple(
+            Foreign(one["because"], _checks(one["when"], file), _edits(one.get("restore", ()), file))
+            for one in raw.get("foreign", ())
+        ),
+    )
+    if patch.method == "blockinfile":
+        edits = [edit for variant in patch.variants for edit in variant.edits]
+        if any(edit.before != "EntryClass = ..." or not edit.text or not edit.text.strip() for edit in edits):
+            raise ValueError("method blockinfile inserts text before `EntryClass = ...` and does nothing else")
+    return patch
+
+
+def _variant(raw: Mapping[str, Any], patch: Mapping[str, Any], file: str) -> Variant:
+    _no_others(raw, {"releases", "file", "edits", "preconditions", "postconditions"})
+    file = raw.get("file", file)
+    variant = Variant(
+        releases=_range(raw["releases"]),
+        edits=_edits(raw["edits"], file),
+        preconditions=_checks([*patch.get("preconditions", ()), *raw.get("preconditions", ())], file),
+        postconditions=_checks([*patch.get("postconditions", ()), *raw.get("postconditions", ())], file),
+    )
+    if not variant.edits or not variant.postconditions:
+        raise ValueError(f"releases {variant.releases}: edits and postconditions must not be empty")
+    return variant
+
+
+def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
+    kinds = [{"find", "replace"}, {"before", "text"}, {"after", "text"}, {"parameter", "at"}, {"call", "argument"}]
+    kinds.append({"remove"})
+    edits = []
+    for one in raw:
+        if not any(kind <= set(one) <= kind | {"file", "at"} for kind in kinds):
+            raise ValueError(f"edit with {sorted(one)}: not one of {[sorted(kind) for kind in kinds]}")
+        edit = Edit(**{"file": file, **one})
+        for pattern in (edit.find, edit.before, edit.after, edit.call):
+            if pattern is not None:
+                syntax.statements(pattern)
+        added = [edit.replace, edit.text, edit.parameter, edit.argument]
+        for line in "\n".join(text for text in added if text).splitlines():
+            if line.startswith(hunks.REPLACED) or hunks.ids_in(line):
+                raise ValueError(f"{line!r} would be read as a marker")
+        edits.append(edit)
+    return tuple(edits)
+
+
+def _checks(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Check, ...]:
+    checks = []
+    for one in raw:
+        kinds = {"defined", "undefined", "without_arguments", "has", "lacks"} & set(one)
+        if len(kinds) != 1:
+            raise ValueError(f"check with {sorted(one)}: exactly one of defined, undefined, ..., has, lacks")
+        check = Check(**{"file": file, **one})
+        for pattern in (check.has, check.lacks):
+            if pattern is not None:
+                syntax.statements(pattern)
+        checks.append(check)
+    return tuple(checks)
+
+
+def _range(releases: str) -> str:
+    in_range("0", releases)
+    return releases
+
+
+def _no_others(raw: Mapping[str, Any], known: set[str]) -> None:
+    if unknown := sorted(set(raw) - known):
+        raise ValueError(f"unknown key {', '.join(unknown)}")
+
+
+__all__ = ["Check", "Edit", "Foreign", "Patch", "Upstream", "Variant", "load", "ordered", "parse", "version_key"]

@@ -1,0 +1,558 @@
+"""The state of every patch on an installation, and the way from there to the state that is wanted.
+
+All is planned in memory first: when the first byte is written, it is known that every patch can be made and that
+its postconditions hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import OperatorError
+from . import checks, edits, hunks, transaction
+from .definition import Check, Foreign, Patch, Variant, ordered, parse
+from .installation import Package, locate
+from .syntax import NotFound
+from .versions import in_range
+
+NEEDED = "needed"
+APPLIED = "applied"
+FOREIGN = "foreign"
+UPSTREAM = "upstream"
+NOT_APPLICABLE = "not_applicable"
+DISABLED = "disabled"
+STALE = "stale"
+CONFLICT = "conflict"
+
+IN_PLACE = (APPLIED, FOREIGN, UPSTREAM)
+"""States in which the release does what the patch is for."""
+
+AT_REST = (*IN_PLACE, NOT_APPLICABLE, DISABLED)
+"""States that ask for nothing to be done."""
+
+
+class Conflict(Exception):
+    """Why a patch cannot be made, and where. Becomes the state ``conflict``."""
+
+    def __init__(self, reason: str, file: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.file = file
+
+
+class Sources:
+    """The files of one package as they are, or as they will be once the planned changes are written."""
+
+    def __init__(self, package: Package) -> None:
+        self.package = package
+        self._texts: dict[str, str] = {}
+        self._trees: dict[tuple[str, str], ast.Module] = {}
+        self.original: dict[str, str] = {}
+
+    def text(self, file: str) -> str:
+        """The text of ``file``.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            Conflict: it is not plain UTF-8 text with Unix line ends, or cannot be read.
+        """
+        if file not in self._texts:
+            path = self.package.root / file
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise Conflict(f"cannot be read: {error.strerror}", file) from error
+            if b"\r" in data:
+                raise Conflict("has CRLF line ends, the published file has LF; reinstall the package", file)
+            try:
+                self._texts[file] = self.original[file] = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise Conflict(f"is not UTF-8 text: {error}", file) from error
+        return self._texts[file]
+
+    def change(self, file: str, text: str) -> None:
+        """From now on ``file`` has ``text``, in memory."""
+        self.text(file)
+        self._texts[file] = text
+
+    def tree(self, file: str, text: str | None = None) -> ast.Module:
+        """The syntax tree of ``file``, or of ``text`` as what ``file`` is to become.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            Conflict: Python cannot parse it.
+        """
+        text = self.text(file) if text is None else text
+        if (file, text) not in self._trees:
+            try:
+                self._trees[file, text] = ast.parse(text)
+            except (SyntaxError, ValueError) as error:
+                line = getattr(error, "lineno", None)
+                where = f" (line {line})" if line else ""
+                raise Conflict(f"is not valid Python: {getattr(error, 'msg', error)}{where}", file) from error
+        return self._trees[file, text]
+
+    def edited(self, file: str) -> bool | None:
+        """Whether ``file`` without any of our patches differs from the published one; None if that is unknown."""
+        published = self.package.published_sha256(file)
+        if published is None:
+            return None
+        try:
+            return transaction.sha256(hunks.without(self.text(file)).encode()) != published
+        except (FileNotFoundError, Conflict, hunks.DamagedMarkers):
+            return True
+
+
+@dataclass
+class Status:
+    """One patch on one installation.
+
+    Attributes:
+        plan: the new text of each file, where the state asks for a change and the change is possible.
+        leaves: whether that change takes our text out for good.
+        file: the file that ``reason`` speaks of, relative to the package's folder, else the first one to patch.
+        edited: whether a patched file differs, besides our patches, from the published one; None if unknown.
+    """
+
+    patch: Patch
+    wanted: bool
+    state: str
+    reason: str
+    version: str | None = None
+    file: str | None = None
+    edited: bool | None = None
+    plan: dict[str, str] = field(default_factory=dict)
+    leaves: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """What a report shows, as plain data."""
+        return {
+            "id": self.patch.id,
+            "title": self.patch.title,
+            "kind": self.patch.kind,
+            "method": self.patch.method,
+            "package": self.patch.package,
+            "version": self.version,
+            "enabled": self.wanted,
+            "state": self.state,
+            "reason": self.reason,
+            "file": self.file,
+            "edited": self.edited,
+        }
+
+
+def switches(patches: Sequence[Patch], given: Mapping[str, bool]) -> dict[str, bool]:
+    """Which patches are on: what the inventory says, else the patch's default; a patch that is on turns on its needs.
+
+    Raises:
+        OperatorError: a switch for no patch, or one that is off though a patch that is on needs it.
+    """
+    known = {patch.id for patch in patches}
+    if unknown := sorted(set(given) - known):
+        raise OperatorError(
+            f"There is no patch {', '.join(unknown)} to switch",
+            expected=f"one of {', '.join(sorted(known))}",
+            remedy="correct the name in the variable that enables patches",
+        )
+    enabled = {patch.id: given.get(patch.id, patch.default) for patch in patches}
+    for patch in reversed(ordered(patches)):
+        for need in patch.needs if enabled[patch.id] else ():
+            if given.get(need) is False:
+                raise OperatorError(
+                    f"The patch {patch.id} is on, but {need}, which it needs, is switched off",
+                    remedy=f"switch {need} on, or {patch.id} off",
+                )
+            enabled[need] = True
+    return enabled
+
+
+class Installation:
+    """The patches of a set on the packages that one interpreter runs."""
+
+    def __init__(
+        self,
+        python: str,
+        definitions: Iterable[Mapping[str, Any]],
+        enabled: Mapping[str, bool] | None = None,
+        *,
+        adopt: bool = False,
+    ) -> None:
+        """Find the packages; nothing is read or changed yet.
+
+        Args:
+            python: path of the interpreter that runs SGLang.
+            definitions: contents of the ``patch.yml`` files.
+            enabled: switches that differ from the patches' own defaults.
+            adopt: replace equivalent edits made by hand with ours.
+
+        Raises:
+            OperatorError: the interpreter has none of the packages, a definition is wrong, switches contradict.
+        """
+        self.patches = ordered(parse(raw) for raw in definitions)
+        self.enabled = switches(self.patches, enabled or {})
+        self.adopt = adopt
+        self.python = python
+        names = sorted({(patch.package, patch.distribution) for patch in self.patches})
+        self.packages = locate(python, names)
+        if not self.packages:
+            raise OperatorError(
+                f"The interpreter {python} has nothing to patch",
+                found="none of " + ", ".join(name for name, _ in names),
+                remedy="name the python of the environment that SGLang is installed in",
+            )
+        self.sources = {name: Sources(package) for name, package in self.packages.items()}
+
+    def select(self, ids: Iterable[str] = (), kind: str | None = None) -> list[Patch]:
+        """The patches with these ids (all if none is named) and of this kind, in the order to apply them.
+
+        Raises:
+            OperatorError: an id is not in the set.
+        """
+        asked = set(ids)
+        if unknown := sorted(asked - {patch.id for patch in self.patches}):
+            raise OperatorError(
+                f"There is no patch {', '.join(unknown)}",
+                expected="one of " + ", ".join(patch.id for patch in self.patches),
+            )
+        return [
+            patch for patch in self.patches if (not asked or patch.id in asked) and kind in (None, patch.kind)
+        ]
+
+    def status(self, selected: Sequence[Patch]) -> list[Status]:
+        """The state of each selected patch, in the order in which they would be applied."""
+        by_id = {patch.id: self._assess(patch) for patch in self.patches}
+        for status in by_id.values():
+            self._weigh_needs(status, by_id)
+        return [by_id[patch.id] for patch in selected]
+
+    def bare(self, patch: Patch) -> dict[str, str]:
+        """The files of ``patch`` that hold our text, without it.
+
+        Raises:
+            Conflict: markers are damaged, or a file cannot be read.
+        """
+        source = self.sources.get(patch.package)
+        files = [file for file in patch.files if source and (source.package.root / file).is_file()]
+        return {file: text for file in files if (text := _without(source, file, patch)) != source.text(file)}
+
+    def recover(self) -> list[str]:
+        """Complete what a run that was cut off had begun; the paths of the files. The caller holds the locks."""
+        completed = []
+        for name, package in self.packages.items():
+            files = [package.root / file for patch in self.patches if patch.package == name for file in patch.files]
+            completed += transaction.recover(package.root, [file for file in files if file.is_file()])
+        return completed
+
+    def changes(self) -> list[tuple[str, str, str]]:
+        """(path, old text, new text) of each file whose text was changed in memory."""
+        return [
+            (str(source.package.root / file), old, source.text(file))
+            for source in self.sources.values()
+            for file, old in source.original.items()
+            if source.text(file) != old
+        ]
+
+    def _weigh_needs(self, status: Status, by_id: Mapping[str, Status]) -> None:
+        """A patch without what it needs is worse than none."""
+        if not status.wanted or status.leaves or status.state not in (NEEDED, APPLIED, STALE):
+            return
+        for need in status.patch.needs:
+            other = by_id[need]
+            will_be = other.state in (NEEDED, STALE) and other.wanted and not other.leaves
+            if other.state not in IN_PLACE and not will_be:
+                status.state, status.plan = CONFLICT, {}
+                status.reason = f"it needs {need}, which is {other.state}: {other.reason}"
+                return
+
+    def _assess(self, patch: Patch) -> Status:
+        wanted = self.enabled[patch.id]
+        package = self.packages.get(patch.package)
+        if package is None:
+            return Status(patch, wanted, NOT_APPLICABLE, f"{patch.package} is not installed")
+        source = self.sources[patch.package]
+        variant = patch.variant(package.version)
+        files = [
+            file
+            for file in (variant.files if variant else patch.files)
+            if (package.root / file).is_file()
+        ]
+        status = Status(patch, wanted, CONFLICT, "", package.version, next(iter(files or patch.files), None))
+        try:
+            self._judge(status, source, variant, files)
+        except Conflict as conflict:
+            status.state, status.reason, status.plan = CONFLICT, conflict.reason, {}
+            status.file = conflict.file or status.file
+        status.edited = self._edited(source, files)
+        if status.state == CONFLICT and not wanted:
+            status.state, status.reason = DISABLED, f"switched off (and it would not fit: {status.reason})"
+        return status
+
+    @staticmethod
+    def _edited(source: Sources, files: Iterable[str]) -> bool | None:
+        known = [edited for file in files if (edited := source.edited(file)) is not None]
+        return any(known) if known else None
+
+    def _judge(self, status: Status, source: Sources, variant: Variant | None, files: Sequence[str]) -> None:
+        patch, version = status.patch, source.package.version
+        bare = {file: _without(source, file, patch) for file in files}
+        ours = any(bare[file] != source.text(file) for file in files)
+        back = {file: text for file, text in bare.items() if text != source.text(file)}
+
+        superseded = self._superseded(patch, source, bare)
+        if superseded is None and (exclusion := patch.exclusion(version)) is not None:
+            superseded = (NOT_APPLICABLE, exclusion)
+        if superseded is not None:
+            status.state, status.reason = superseded
+            if ours:
+                status.state, status.plan, status.leaves = STALE, back, True
+                status.reason = f"our text is there, but no longer wanted: {superseded[1]}"
+            return
+        if ours and not status.wanted:
+            status.state, status.plan, status.leaves = STALE, back, True
+            status.reason = "our text is there, but switched off"
+            return
+        if variant is None:
+            raise Conflict(f"nobody has written this patch for {patch.distribution} {version}")
+        if missing := [file for file in variant.files if file not in files]:
+            raise Conflict("is not there", missing[0])
+        if not ours and (foreign := self._foreign(patch, source, bare)) is not None:
+            status.state, status.reason = FOREIGN, foreign.because
+            if self.adopt and status.wanted:
+                bare = self._without_foreign(source, bare, patch)
+                status.plan = self._patched(patch, variant, source, bare)
+            return
+        try:
+            status.plan = self._patched(patch, variant, source, bare)
+        except Conflict:
+            if not (self.adopt and status.wanted and not ours):
+                raise
+            bare = self._without_foreign(source, bare, patch)
+            status.plan = self._patched(patch, variant, source, bare)
+            status.state, status.reason = FOREIGN, "an incomplete edit made by hand"
+            return
+        if not ours:
+            status.state, status.reason = (NEEDED, patch.reason) if status.wanted else (DISABLED, "switched off")
+            status.plan = status.plan if status.wanted else {}
+        elif all(source.text(file) == text for file, text in status.plan.items()):
+            status.state, status.reason, status.plan = APPLIED, "our text is there", {}
+        else:
+            status.state, status.reason = STALE, "our text is there, but in another version or place"
+
+    @staticmethod
+    def _superseded(patch: Patch, source: Sources, bare: Mapping[str, str]) -> tuple[str, str] | None:
+        version = source.package.version
+        for upstream in patch.upstream:
+            trees = _trees(source, bare)
+            if checks.failures(upstream.when, trees):
+                continue
+            if in_range(version, upstream.releases) or _all_published(source, upstream.when):
+                return UPSTREAM, upstream.because
+        for upstream in patch.upstream:
+            if in_range(version, upstream.releases):
+                problem = checks.failures(upstream.when, _trees(source, bare))[0]
+                raise Conflict(f"upstream should have it since {upstream.releases}, but {problem}")
+        return None
+
+    @staticmethod
+    def _foreign(patch: Patch, source: Sources, bare: Mapping[str, str]) -> Foreign | None:
+        trees = _trees(source, bare)
+        return next((one for one in patch.foreign if not checks.failures(one.when, trees)), None)
+
+    @staticmethod
+    def _without_foreign(source: Sources, bare: Mapping[str, str], patch: Patch) -> dict[str, str]:
+        """The published text of each file, from one that was edited by hand.
+
+        Raises:
+            Conflict: no known way back leads to the published bytes.
+        """
+        result = {}
+        for file, text in bare.items():
+            restore = [edit for one in patch.foreign for edit in one.restore if edit.file == file]
+            candidates = edits.restored(text, source.tree(file, text), restore)
+            published = source.package.published_sha256(file)
+            if published is not None:
+                candidates = [one for one in candidates if transaction.sha256(hunks.without(one).encode()) == published]
+                if not candidates:
+                    raise Conflict(
+                        "was edited by hand in a way that cannot be taken back to the published bytes: "
+                        f"reinstall {patch.distribution} {source.package.version} without its dependencies",
+                        file,
+                    )
+            result[file] = candidates[0]
+        return result
+
+    @staticmethod
+    def _patched(patch: Patch, variant: Variant, source: Sources, bare: Mapping[str, str]) -> dict[str, str]:
+        """The text of each file with the patch in it, proved on its syntax tree and proved to be reversible."""
+        if problems := checks.failures(variant.preconditions, _trees(source, bare)):
+            raise Conflict(problems[0], _file_of(variant.preconditions, source, bare))
+        result = {}
+        for file in variant.files:
+            text = bare[file]
+            if not text.endswith("\n"):
+                raise Conflict("does not end with a line break", file)
+            own = [edit for edit in variant.edits if edit.file == file]
+            try:
+                new = hunks.with_changes(text, edits.changes(text, source.tree(file, text), own), patch.id)
+            except (NotFound, ValueError) as problem:
+                raise Conflict(str(problem), file) from problem
+            source.tree(file, new)
+            if hunks.without(new, [patch.id]) != text:
+                raise Conflict("the patch could not be taken out again", file)
+            result[file] = new
+        if problems := checks.failures(variant.postconditions, _trees(source, result)):
+            raise Conflict(f"the patch would not do what it is for: {problems[0]}", variant.files[0])
+        return result
+
+
+def _without(source: Sources, file: str, patch: Patch) -> str:
+    try:
+        return hunks.without(source.text(file), [patch.id])
+    except hunks.DamagedMarkers as damage:
+        raise Conflict(f"has damaged markers: {damage}; reinstall the package", file) from damage
+
+
+def _trees(source: Sources, texts: Mapping[str, str]) -> checks.Trees:
+    return lambda file: source.tree(file, texts.get(file))
+
+
+def _file_of(conditions: Iterable[Check], source: Sources, texts: Mapping[str, str]) -> str | None:
+    trees = _trees(source, texts)
+    return next((check.file for check in conditions if checks.failure(check, trees)), None)
+
+
+def _all_published(source: Sources, conditions: Iterable[Check]) -> bool:
+    return all(source.edited(check.file) is False for check in conditions)
+
+
+@dataclass
+class Outcome:
+    """What a run found and did.
+
+    Attributes:
+        before, after: the state of each selected patch, before and after.
+        changes: (path, old text, new text) of each file that changed, or would have in check mode.
+        recovered: files that a run which was cut off had left half done, and this one completed.
+    """
+
+    before: list[Status]
+    after: list[Status]
+    changes: list[tuple[str, str, str]]
+    recovered: list[str]
+
+
+def status(installation: Installation, selected: Sequence[Patch]) -> list[Status]:
+    """The state of each selected patch. Reads only.
+
+    Raises:
+        OperatorError: another run is changing the installation.
+    """
+    with _locks(installation, shared=True):
+        return installation.status(selected)
+
+
+def verify(installation: Installation, selected: Sequence[Patch]) -> list[Status]:
+    """The state of each selected patch, once it is certain that none of them asks for anything.
+
+    Raises:
+        OperatorError: a patch is not as it should be; the message names all of them.
+    """
+    found = status(installation, selected)
+    _refuse(installation, [one for one in found if one.state not in AT_REST], "are not as they should be")
+    return found
+
+
+def apply(installation: Installation, selected: Sequence[Patch], *, write: bool = True) -> Outcome:
+    """Bring the selected patches, and those they need, to rest: make what is needed, renew or remove what is stale.
+
+    Raises:
+        OperatorError: a patch is in conflict (nothing was changed then), or a file cannot be written.
+    """
+    involved = _closure(installation, selected, lambda one, other: other.id in one.needs)
+
+    def plan(patch: Patch) -> dict[str, str]:
+        return installation.status([patch])[0].plan
+
+    return _run(installation, involved, plan, AT_REST, write=write)
+
+
+def revert(installation: Installation, selected: Sequence[Patch], *, write: bool = True) -> Outcome:
+    """Take the selected patches, and those that need them, out of the files, whatever their switches say.
+
+    Raises:
+        OperatorError: the markers in a file are damaged (nothing was changed then), or it cannot be written.
+    """
+    involved = _closure(installation, selected, lambda one, other: one.id in other.needs)
+    return _run(installation, involved[::-1], installation.bare, (), write=write)
+
+
+def _closure(
+    installation: Installation, selected: Sequence[Patch], related: Callable[[Patch, Patch], bool]
+) -> list[Patch]:
+    ids = {patch.id for patch in selected}
+    for _ in installation.patches:
+        inside = [patch for patch in installation.patches if patch.id in ids]
+        ids |= {other.id for other in installation.patches for one in inside if related(one, other)}
+    return [patch for patch in installation.patches if patch.id in ids]
+
+
+def _run(
+    installation: Installation,
+    patches: Sequence[Patch],
+    plan: Callable[[Patch], dict[str, str]],
+    goal: Sequence[str],
+    *,
+    write: bool,
+) -> Outcome:
+    with _locks(installation, shared=not write):
+        recovered = installation.recover() if write else []
+        before = installation.status(patches)
+        steps: list[tuple[Package, dict[str, str]]] = []
+        for patch in patches:
+            try:
+                texts = plan(patch)
+            except Conflict as conflict:
+                failed = [one for one in before if one.patch is patch]
+                raise OperatorError(f"The patch {patch.id} cannot be taken out", found=conflict.reason) from failed[0]
+            if texts:
+                source = installation.sources[patch.package]
+                for file, text in texts.items():
+                    source.change(file, text)
+                steps.append((source.package, texts))
+        after = installation.status(patches)
+        if goal:
+            _refuse(installation, [one for one in after if one.state not in goal], "cannot be made; nothing was changed")
+        if write:
+            for package, texts in steps:
+                transaction.write(
+                    package.root, {package.root / file: text.encode() for file, text in texts.items()}
+                )
+    return Outcome(before, after, installation.changes(), recovered)
+
+
+@contextlib.contextmanager
+def _locks(installation: Installation, *, shared: bool) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for root in sorted(package.root for package in installation.packages.values()):
+            stack.enter_context(transaction.locked(root, shared=shared))
+        yield
+
+
+def _refuse(installation: Installation, open_ones: Sequence[Status], what: str) -> None:
+    if not open_ones:
+        return
+    sentences = [
+        f"{one.patch.id}: {one.state}; {installation.packages[one.patch.package].root / (one.file or '')} {one.reason}"
+        for one in open_ones
+    ]
+    raise OperatorError(
+        f"{len(open_ones)} patches {what}" if len(open_ones) > 1 else f"1 patch {what.replace('are', 'is', 1)}",
+        found=" | ".join(sentences),
+        remedy="docs/patches.md says what each state asks for",
+    )

@@ -1,0 +1,104 @@
+"""Where the sources are that an interpreter would run, and which release they are. Nothing is imported for it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import OperatorError
+
+# Runs in the interpreter in question. find_spec of a top-level name imports nothing, but follows path files,
+# editable installs and whatever else that interpreter's site adds to its path.
+_PROBE = """
+import importlib.util, json, sys
+from importlib import metadata
+found = {}
+for package, distribution in json.loads(sys.argv[1]):
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        continue
+    try:
+        owner = metadata.distribution(distribution)
+        version, record = owner.version, str(owner._path) if hasattr(owner, "_path") else None
+    except metadata.PackageNotFoundError:
+        version = record = None
+    found[package] = {"root": list(spec.submodule_search_locations)[0], "version": version, "record": record}
+json.dump(found, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Package:
+    """One installed package: its folder, its release, and where pip wrote down the hashes of its files."""
+
+    name: str
+    root: Path
+    version: str
+    record: Path | None
+
+    def published_sha256(self, file: str) -> str | None:
+        """The hash (hex) that the wheel's RECORD gives for ``file`` (relative to the package), if it does."""
+        if self.record is None:
+            return None
+        try:
+            text = self.record.read_text(encoding="utf-8")
+        except OSError:
+            return None
+        entry = f"\n{self.name}/{file},sha256="
+        start = f"\n{text}".find(entry)
+        if start < 0:
+            return None
+        encoded = text[start + len(entry) - 1 :].split(",", 1)[0]
+        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
+
+
+def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Package]:
+    """The packages, given as (import name, name of the distribution), as ``python`` would find them.
+
+    Absent ones are left out. The interpreter runs isolated: neither the working directory nor PYTHONPATH counts,
+    as for a service.
+
+    Raises:
+        OperatorError: the interpreter cannot be run, or a package has no version that can be read.
+    """
+    command = [python, "-I", "-c", _PROBE, json.dumps(list(packages))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/", check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OperatorError(
+            f"The interpreter {python} cannot be run", found=str(error), remedy="name the python of the installation"
+        ) from error
+    if done.returncode != 0:
+        raise OperatorError(
+            f"The interpreter {python} failed while it looked for {', '.join(name for name, _ in packages)}",
+            found=(done.stderr.strip().splitlines() or ["no message"])[-1],
+            remedy="name the python of the installation",
+        )
+    found = {}
+    for name, entry in json.loads(done.stdout).items():
+        root = Path(entry["root"]).resolve()
+        version = entry["version"] or _version_in_source(root)
+        if version is None:
+            raise OperatorError(
+                f"The release of {name} in {root} is not known",
+                found="no distribution metadata for this interpreter, and no _version.py",
+                remedy="install it with pip, or for a checkout with pip install --no-deps -e",
+            )
+        record = Path(entry["record"]) / "RECORD" if entry["record"] else None
+        found[name] = Package(name, root, version, record)
+    return found
+
+
+def _version_in_source(root: Path) -> str | None:
+    """The version that setuptools-scm wrote into a checkout that is on the path without being installed."""
+    try:
+        text = (root / "_version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    match = re.search(r"^__version__ = (?:version = )?['\"]([^'\"]+)", text, re.MULTILINE)
+    return match[1] if match else None
