@@ -26,10 +26,9 @@ options:
     description: Command of the interpreter that releases are built with.
     type: str
     required: true
-  python_versions:
-    description: Versions of it that there are lock files for, such as V(3.12).
-    type: list
-    elements: str
+  python_version:
+    description: Version that it has to be, such as V(3.12).
+    type: str
     required: true
   root:
     description: Folder that holds releases.
@@ -133,7 +132,7 @@ EXAMPLES = r"""
     engine: cuda
     distributions: [ubuntu-24.04]
     python: python3.12
-    python_versions: ['3.12']
+    python_version: '3.12'
     root: /opt/sglang
     release_gib: 30
     ports:
@@ -216,7 +215,7 @@ def main() -> None:
             "engine": {"type": "str", "choices": ["cuda", "cpu"], "required": True},
             "distributions": {"type": "list", "elements": "str", "required": True},
             "python": {"type": "str", "required": True},
-            "python_versions": {"type": "list", "elements": "str", "required": True},
+            "python_version": {"type": "str", "required": True},
             "root": {"type": "path", "required": True},
             "release": {"type": "str", "default": ""},
             "release_gib": {"type": "float", "required": True},
@@ -251,7 +250,7 @@ def main() -> None:
     wanted = host_rules.Wanted(
         engine=args["engine"],
         distributions=args["distributions"],
-        python_versions=args["python_versions"],
+        python_version=args["python_version"],
         release_space=(args["root"], args["release_gib"]),
         model_space=(args["models_root"], args["models_gib"]) if args["models_root"] else None,
         models=args["models"],

@@ -12,6 +12,9 @@ from .system import version_tuple
 
 GIB = 2**30
 
+# The Python that each distribution has by itself, and gets security updates for.
+DISTRIBUTION_PYTHONS = {"ubuntu-24.04": "3.12", "ubuntu-22.04": "3.10", "debian-12": "3.11"}
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -20,7 +23,7 @@ class Wanted:
     Args:
         engine: ``cuda`` or ``cpu``.
         distributions: accepted distributions as ``<ID>-<VERSION_ID>`` of ``/etc/os-release``.
-        python_versions: accepted versions of the release's Python, as ``3.12``.
+        python_version: version of the release's Python, as ``3.12``.
         release_space: folder that holds releases, and how many GiB a new one needs.
         model_space: folder that models are fetched to, and how many GiB they need; None if none is fetched.
         models: folders that have to hold a model.
@@ -38,7 +41,7 @@ class Wanted:
 
     engine: str
     distributions: Sequence[str]
-    python_versions: Sequence[str]
+    python_version: str
     release_space: tuple[str, float]
     model_space: tuple[str, float] | None
     models: Sequence[str]
@@ -122,27 +125,20 @@ def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     python = facts.python
     if python is None:
         return
-    versions = ", ".join(wanted.python_versions)
-    short = ".".join(python.version.split(".")[:2])
-    if not python.version:
-        packages = f"python{wanted.python_versions[0]} python{wanted.python_versions[0]}-dev"
-        yield Check(
-            "python",
-            FAIL,
-            "Python of the release",
-            f"{python.command} does not run ({python.error})",
-            f"Python {versions}",
-            f"Run apt-get install {packages}, or set sglang_stack_python to an interpreter that is there",
-        )
-        return
-    right = short in wanted.python_versions
+    version = wanted.python_version
+    right = python.version.split(".")[:2] == version.split(".")[:2]
+    own = DISTRIBUTION_PYTHONS.get(facts.distribution, version)
+    install = f"Run apt-get install python{version} python{version}-dev"
+    other = f"Set sglang_stack_python to {own!r}, which {facts.distribution_name} has"
     yield Check(
         "python",
         OK if right else FAIL,
         "Python of the release",
-        f"{python.command} is Python {python.version}",
-        f"Python {versions}",
-        "" if right else f"Set sglang_stack_python to a Python {versions}, for which there is a lock file",
+        f"{python.command} is Python {python.version}"
+        if python.version
+        else f"{python.command} does not run ({python.error})",
+        f"Python {version} (sglang_stack_python)",
+        "" if right else install if own == version else other,
     )
     if wanted.engine != "cuda" or not right:
         return
@@ -152,7 +148,7 @@ def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
         "Python headers",
         python.headers or f"no Python.h of {python.command}",
         "Python.h (Triton compiles against it when the server starts)",
-        "" if python.headers else f"Run apt-get install python{short}-dev",
+        "" if python.headers else f"Run apt-get install python{version}-dev",
     )
     missing = [name for name, path in facts.compilers.items() if not path]
     yield Check(
