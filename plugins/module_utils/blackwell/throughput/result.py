@@ -19,6 +19,7 @@ STALLED = "stalled request"
 WARM_CACHE = "warm cache"
 TOKEN_COUNT = "token count"
 TIMEOUT = "timeout"
+MISSING = "missing metric"
 
 # Kinds of prompts, measured apart because speculation can win on one and lose on the other.
 STANDARD = "standard"
@@ -29,7 +30,7 @@ LONG = "long"
 class Run:
     """One run of the load generator at one concurrency.
 
-    ``decode_tok_s`` is the median over requests of tokens after the first / (latency - TTFT): what a user sees.
+    ``decode_tok_s`` is the median over requests of tokens after the first / (latency - TTFT).
     ``output_tok_s`` is all output tokens of the run over its wall time, prefill included.
     ``ttft_s`` is the median, ``ttft_p99_s`` the 99th percentile over requests of the time to the first token.
     ``itl_*_ms`` are percentiles over tokens; tokens that arrive together share the time they took.
@@ -39,6 +40,7 @@ class Run:
     ``output_tokens`` are the server's own counts (usage), reasoning tokens included.
     ``failures`` counts every request that did not deliver its full output, whatever its HTTP status said.
     A figure that the server should have told and did not is None in a valid run: a failure, never a pass.
+    Without the counters that show whether others were busy, a run is invalid (``MISSING``).
     ``gpu`` summarises samples over all GPUs: clock_mhz (lowest median), power_w, temperature_c (highest).
     """
 

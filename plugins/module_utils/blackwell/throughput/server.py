@@ -1,0 +1,159 @@
+"""The running SGLang server, as the throughput check sees it.
+
+SGLang 0.5.9 answers ``/server_info`` with its API keys in clear, so nothing of that answer leaves this
+module but the fields named in :class:`ServerInfo`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import OperatorError
+from .metrics import Counters, counters
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What the server says about itself, without its secrets.
+
+    ``accept_length`` is SGLang's own mean over all requests since the last cache flush. It is brought up to
+    date every ``decode_log_interval`` passes (40 unless set) and absent before the first.
+    """
+
+    version: str
+    model_path: str
+    tokenizer_path: str
+    served_model_name: str
+    speculative_algorithm: str | None
+    tool_call_parser: str | None
+    accept_length: float | None
+
+
+class Server:
+    """A client of one server.
+
+    Args:
+        url: base address, such as ``http://127.0.0.1:30000``.
+        api_key: key of ordinary requests, if the server has one.
+        admin_key: key of ``/flush_cache``. SGLang wants it there, and only there, where one is set.
+        timeout_s: how long one answer may take.
+    """
+
+    def __init__(self, url: str, api_key: str = "", admin_key: str = "", timeout_s: float = 60.0) -> None:
+        self.url = url.rstrip("/")
+        self._api_key = api_key
+        self._admin_key = admin_key or api_key
+        self._timeout_s = timeout_s
+
+    def info(self) -> ServerInfo:
+        """What the server says about itself."""
+        said = self._json("/server_info")
+        states = said.get("internal_states") or [{}]
+        accept_length = states[0].get("avg_spec_accept_length")
+        return ServerInfo(
+            version=str(said.get("version", "")),
+            model_path=str(said.get("model_path", "")),
+            tokenizer_path=str(said.get("tokenizer_path") or said.get("model_path", "")),
+            served_model_name=str(said.get("served_model_name") or said.get("model_path", "")),
+            speculative_algorithm=said.get("speculative_algorithm"),
+            tool_call_parser=said.get("tool_call_parser"),
+            accept_length=None if accept_length is None else float(accept_length),
+        )
+
+    def counters(self) -> Counters:
+        """The server's counters now.
+
+        Raises:
+            OperatorError: the server has no metrics page.
+        """
+        status, body = self._request("/metrics")
+        if status != 200:
+            raise OperatorError(
+                "The server has no metrics, so nothing that it does can be checked",
+                found=f"{self.url}/metrics answered {status}",
+                expected="200 and SGLang's counters",
+                remedy="start the server with --enable-metrics",
+            )
+        return counters(body)
+
+    def flush_cache(self, idle_limit_s: float) -> None:
+        """Empty the prefix cache of an idle server. SGLang resets its accept-length mean with it.
+
+        This is also the test of idleness: the scheduler refuses (400) while it has a request. No metric would
+        do; ``num_running_reqs`` keeps the value of the last log interval after the last request is gone.
+
+        Args:
+            idle_limit_s: how long to wait for other requests to end.
+
+        Raises:
+            OperatorError: the server was busy for all that time, or wants another key.
+        """
+        deadline = time.monotonic() + idle_limit_s
+        while (status := self._request("/flush_cache", data=b"", key=self._admin_key)[0]) == 400:
+            if time.monotonic() > deadline:
+                raise OperatorError(
+                    "The server is busy, and a measurement beside other work means nothing",
+                    found=f"{self.url}/flush_cache was refused for {idle_limit_s:.0f} s: requests run",
+                    expected="an idle server",
+                    remedy="drain the host at the gateway, or wait until its clients are done",
+                )
+            time.sleep(0.2)
+        if status != 200:
+            raise OperatorError(
+                "The prefix cache could not be flushed, so a run would be measured warm",
+                found=f"{self.url}/flush_cache answered {status}",
+                expected="200",
+                remedy="give the check the server's admin key (its API key where it has no admin key)",
+            )
+
+    def generate(self, prompt: str, output_tokens: int, *, ignore_eos: bool = True) -> dict[str, Any]:
+        """Complete ``prompt`` greedily by the native interface: ``text``, ``output_ids``, ``meta_info``."""
+        sampling = {"temperature": 0.0, "max_new_tokens": output_tokens, "ignore_eos": ignore_eos}
+        return self._json("/generate", {"text": prompt, "sampling_params": sampling})
+
+    def chat(self, messages: list[dict[str, Any]], output_tokens: int, **extra: Any) -> dict[str, Any]:
+        """Answer ``messages`` greedily as a client of the OpenAI interface sees it."""
+        request = {"model": "default", "messages": messages, "temperature": 0.0, "max_tokens": output_tokens}
+        return self._json("/v1/chat/completions", {**request, **extra})
+
+    def _json(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        status, text = self._request(path, data=data)
+        if status != 200:
+            raise OperatorError(
+                "The server refused a request of the throughput check",
+                found=f"{self.url}{path} answered {status}: {text[:300]}",
+                expected="200",
+                remedy="give the check the server's API key" if status == 401 else "read the unit's journal",
+            )
+        try:
+            answer: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise OperatorError(
+                "The server's answer is not JSON", found=f"{self.url}{path}: {text[:300]}", expected="JSON"
+            ) from error
+        return answer
+
+    def _request(self, path: str, *, data: bytes | None = None, key: str | None = None) -> tuple[int, str]:
+        headers = {"Content-Type": "application/json"}
+        key = self._api_key if key is None else key
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        request = urllib.request.Request(self.url + path, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+                return response.status, response.read().decode("utf-8", "replace")
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode("utf-8", "replace")
+        except (OSError, ValueError) as error:
+            raise OperatorError(
+                "The server does not answer",
+                found=f"{self.url}{path}: {error}",
+                expected=f"an answer within {self._timeout_s:.0f} s",
+                remedy="systemctl status 'sglang@*', and the unit's journal",
+            ) from error
