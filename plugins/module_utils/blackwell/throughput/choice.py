@@ -44,6 +44,18 @@ class Choice:
         """Plain data for ``json.dump``."""
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Choice:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: a field that is missing or unknown.
+        """
+        try:
+            return cls(**{**data, "steps": [Step(**step) for step in data["steps"]]})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a choice of profiles: {error}") from error
+
 
 def choose_profile(speculative: Result, plain: Result, policy: Policy) -> Choice:
     """The faster profile at the lowest concurrency that was measured; a tie goes to the plain one.

@@ -63,7 +63,12 @@ def choice_lines(choice: Choice) -> list[str]:
     """Both profiles side by side, and which one serves."""
     rows = [["decode tok/s", "eagle3", "baseline", "gain (interval)"]]
     rows += [
-        [step.point, f"{step.eagle3:.1f}", f"{step.baseline:.1f}", _change(step.gain, step.low, step.high)]
+        [
+            step.point,
+            f"{step.eagle3:.1f}",
+            f"{step.baseline:.1f}",
+            interval_text(step.gain, step.low, step.high),
+        ]
         for step in choice.steps
     ]
     return [*_table(rows, "lrrr"), f"{choice.reason}."]
@@ -79,7 +84,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             if row.point == point:
                 figure = FIGURES[row.figure]
                 verdict = {True: "better", False: "worse", None: ""}[row.better]
-                change = _change(row.change, row.low, row.high)
+                change = interval_text(row.change, row.low, row.high)
                 rows.append([figure.label, figure.text(row.before), figure.text(row.after), change, verdict])
         lines += ["", *_table(rows, "lrrrl")]
     return lines
@@ -95,10 +100,16 @@ def _figure_row(samples: Sequence[float], name: str, finding: Finding | None) ->
         return [*row, "", "", ""]
     bound = "ceiling" if figure.less_is_better else "floor"
     reference = figure.text(finding.reference) + (f" {bound}" if finding.against == FLOOR else "")
-    return [*row, reference, _change(finding.change, finding.low, finding.high), _MARKS[finding.outcome]]
+    return [
+        *row,
+        reference,
+        interval_text(finding.change, finding.low, finding.high),
+        _MARKS[finding.outcome],
+    ]
 
 
-def _change(change: float | None, low: float | None, high: float | None) -> str:
+def interval_text(change: float | None, low: float | None, high: float | None) -> str:
+    """A change with its interval: '-0.2% (-1.5% to +1.1%)'."""
     if change is None:
         return "-"
     if low is None or high is None:
