@@ -1,6 +1,6 @@
 """What a patch is: the contents of ``files/patches/<id>/patch.yml``, checked and typed.
 
-``files/patches/README.md`` describes every key for people, ``files/patches/schema.json`` for editors and tests.
+``files/patches/README.md`` describes every key for people, ``files/patches/schema.json`` for editors.
 """
 
 from __future__ import annotations
@@ -13,18 +13,32 @@ from typing import Any
 
 from ..errors import OperatorError
 from . import hunks, syntax
-from .versions import in_range, version_key
+from .versions import in_range
 
 KINDS = ("model", "guard")
 METHODS = ("edit", "blockinfile")
+
+_DOCUMENTATION = {"purpose", "references", "verified"}
+_KEYS = {"id", "title", "kind", "method", "package", "distribution", "file", "switch", "needs", "variants"}
+_KEYS |= {"preconditions", "postconditions", "excluded", "upstream", "foreign"}
+_EDITS = (
+    {"find", "replace"},
+    {"before", "text"},
+    {"after", "text"},
+    {"parameter", "at"},
+    {"call", "argument"},
+    {"remove"},
+)
+_CHECKS = {"defined", "undefined", "without_arguments", "has", "lacks"}
 
 
 @dataclass(frozen=True)
 class Check:
     """Something that holds, or does not, on the syntax tree of one file.
 
-    Exactly one of ``defined``, ``undefined``, ``without_arguments`` (names of a class, function or method) and
-    ``has``, ``lacks`` (patterns, within the definition ``at``) is given. ``why`` is shown when it does not hold.
+    Exactly one of these is given: ``defined``, ``undefined``, ``without_arguments`` (names of a class,
+    function or method), ``has``, ``lacks`` (patterns, within the definition ``at``). ``why`` is what to say
+    when it does not hold.
     """
 
     file: str
@@ -41,9 +55,10 @@ class Check:
 class Edit:
     """One change in one file; the key that is given says which kind.
 
-    ``find`` with ``replace``: an expression or statements become other ones. ``before`` or ``after`` with ``text``:
-    lines beside a statement. ``parameter``: one more parameter of the function ``at``. ``call`` with ``argument``:
-    one more argument of a call. ``remove``: a definition goes (only to take out somebody else's edit).
+    ``find`` with ``replace``: an expression or statements become other ones. ``before`` or ``after`` with
+    ``text``: lines beside a statement. ``parameter``: one more parameter of the function ``at``. ``call``
+    with ``argument``: one more argument of a call. ``remove``: a definition goes (only to take out an edit
+    of somebody else).
     """
 
     file: str
@@ -165,7 +180,7 @@ def load(folder: Path) -> list[dict[str, Any]]:
         found.append(raw)
     if not found:
         raise OperatorError(
-            f"There is no patch in {folder}", expected="folders that hold a patch.yml", remedy="name the right folder"
+            f"There is no patch in {folder}", expected="folders with a patch.yml", remedy="name the right one"
         )
     return found
 
@@ -205,11 +220,8 @@ def _read_texts(node: Any, folder: Path) -> None:
 
 
 def _patch(raw: Mapping[str, Any]) -> Patch:
-    documentation = {"purpose", "references", "verified"}
-    known = {"id", "title", "kind", "method", "package", "distribution", "file", "switch", "needs", "variants"}
-    known |= {"postconditions", "preconditions", "excluded", "upstream", "foreign"}
-    _no_others(raw, known | documentation)
-    for key in documentation:
+    _no_others(raw, _KEYS | _DOCUMENTATION)
+    for key in _DOCUMENTATION:
         raw[key]
     if re.fullmatch(r"[a-z0-9][a-z0-9-]*", raw["id"]) is None:
         raise ValueError(f"id {raw['id']!r}: only lower-case letters, digits and hyphens")
@@ -242,7 +254,7 @@ def _patch(raw: Mapping[str, Any]) -> Patch:
     if patch.method == "blockinfile":
         edits = [edit for variant in patch.variants for edit in variant.edits]
         if any(edit.before != "EntryClass = ..." or not edit.text or not edit.text.strip() for edit in edits):
-            raise ValueError("method blockinfile inserts text before `EntryClass = ...` and does nothing else")
+            raise ValueError("method blockinfile can only insert text before `EntryClass = ...`")
     return patch
 
 
@@ -261,12 +273,10 @@ def _variant(raw: Mapping[str, Any], patch: Mapping[str, Any], file: str) -> Var
 
 
 def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
-    kinds = [{"find", "replace"}, {"before", "text"}, {"after", "text"}, {"parameter", "at"}, {"call", "argument"}]
-    kinds.append({"remove"})
     edits = []
     for one in raw:
-        if not any(kind <= set(one) <= kind | {"file", "at"} for kind in kinds):
-            raise ValueError(f"edit with {sorted(one)}: not one of {[sorted(kind) for kind in kinds]}")
+        if not any(kind <= set(one) <= kind | {"file", "at"} for kind in _EDITS):
+            raise ValueError(f"edit with {sorted(one)}: not one of {[sorted(kind) for kind in _EDITS]}")
         edit = Edit(**{"file": file, **one})
         for pattern in (edit.find, edit.before, edit.after, edit.call):
             if pattern is not None:
@@ -282,9 +292,8 @@ def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
 def _checks(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Check, ...]:
     checks = []
     for one in raw:
-        kinds = {"defined", "undefined", "without_arguments", "has", "lacks"} & set(one)
-        if len(kinds) != 1:
-            raise ValueError(f"check with {sorted(one)}: exactly one of defined, undefined, ..., has, lacks")
+        if len(_CHECKS & set(one)) != 1:
+            raise ValueError(f"check with {sorted(one)}: exactly one of {sorted(_CHECKS)}")
         check = Check(**{"file": file, **one})
         for pattern in (check.has, check.lacks):
             if pattern is not None:
@@ -301,6 +310,3 @@ def _range(releases: str) -> str:
 def _no_others(raw: Mapping[str, Any], known: set[str]) -> None:
     if unknown := sorted(set(raw) - known):
         raise ValueError(f"unknown key {', '.join(unknown)}")
-
-
-__all__ = ["Check", "Edit", "Foreign", "Patch", "Upstream", "Variant", "load", "ordered", "parse", "version_key"]

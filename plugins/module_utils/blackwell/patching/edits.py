@@ -22,10 +22,10 @@ def changes(text: str, tree: ast.Module, edits: Sequence[Edit]) -> list[Change]:
 
 
 def restored(text: str, tree: ast.Module, edits: Sequence[Edit]) -> list[str]:
-    """Candidates for the published text of one file, the likeliest first, taking somebody's edit out of ``text``.
+    """Candidates for the published text of one file that somebody edited, the likeliest first.
 
-    Edits whose place is not there are passed over: people seldom make all of them. A removed method may have stood
-    among one, two or no blank lines; only a hash can tell which, hence several candidates.
+    Edits whose place is not there are passed over: people seldom make all of them. A removed method may
+    have stood among one, two or no blank lines; only a hash can tell which, hence several candidates.
     """
     found: list[Change] = []
     spans: list[tuple[int, int]] = []
@@ -64,8 +64,7 @@ def _change(lines: Sequence[str], tree: ast.Module, edit: Edit) -> Change:
     call = found.first
     if not isinstance(call, ast.Call) or not (call.args or call.keywords):
         raise NotFound(f"`{edit.call}` is not a call with arguments (line {found.line})")
-    last = max([*call.args, *call.keywords], key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
-    return _appended(lines, last, edit.argument or "")
+    return _appended(lines, max([*call.args, *call.keywords], key=_end), edit.argument or "")
 
 
 def _replacement(lines: Sequence[str], found: syntax.Found, edit: Edit) -> Change:
@@ -96,7 +95,11 @@ def _last_parameter(function: syntax.Definition) -> ast.AST:
         raise NotFound(f"{function.name} has no plain list of parameters (line {function.lineno})")
     every: list[ast.AST] = [*arguments.args, *arguments.kwonlyargs, *arguments.defaults]
     every += [default for default in arguments.kw_defaults if default is not None]
-    return max(every, key=lambda node: (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)))
+    return max(every, key=_end)
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
 
 
 def _must_stand_alone(lines: Sequence[str], found: syntax.Found) -> None:

@@ -1,7 +1,7 @@
 """The state of every patch on an installation, and the way from there to the state that is wanted.
 
-All is planned in memory first: when the first byte is written, it is known that every patch can be made and that
-its postconditions hold.
+All is planned in memory first: when the first byte is written, it is known that every patch can be made
+and that its postconditions hold.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Sources:
         return self._trees[file, text]
 
     def edited(self, file: str) -> bool | None:
-        """Whether ``file`` without any of our patches differs from the published one; None if that is unknown."""
+        """Whether ``file``, our patches apart, differs from the published one; None if that is unknown."""
         published = self.package.published_sha256(file)
         if published is None:
             return None
@@ -116,19 +116,25 @@ class Status:
     Attributes:
         plan: the new text of each file, where the state asks for a change and the change is possible.
         leaves: whether that change takes our text out for good.
-        file: the file that ``reason`` speaks of, relative to the package's folder, else the first one to patch.
-        edited: whether a patched file differs, besides our patches, from the published one; None if unknown.
+        file: the file that ``reason`` speaks of, else the first to patch; relative to the package's folder.
+        edited: whether a file of the patch differs, our patches apart, from the published one; None if that
+            is unknown.
     """
 
     patch: Patch
     wanted: bool
     state: str
     reason: str
-    version: str | None = None
+    package: Package | None = None
     file: str | None = None
     edited: bool | None = None
     plan: dict[str, str] = field(default_factory=dict)
     leaves: bool = False
+
+    @property
+    def path(self) -> str | None:
+        """``file`` as an absolute path."""
+        return str(self.package.root / self.file) if self.package and self.file else None
 
     def describe(self) -> dict[str, Any]:
         """What a report shows, as plain data."""
@@ -138,17 +144,19 @@ class Status:
             "kind": self.patch.kind,
             "method": self.patch.method,
             "package": self.patch.package,
-            "version": self.version,
+            "version": self.package.version if self.package else None,
             "enabled": self.wanted,
             "state": self.state,
             "reason": self.reason,
             "file": self.file,
+            "path": self.path,
             "edited": self.edited,
+            "sha256": transaction.sha256(self.plan[self.file].encode()) if self.file in self.plan else None,
         }
 
 
 def switches(patches: Sequence[Patch], given: Mapping[str, bool]) -> dict[str, bool]:
-    """Which patches are on: what the inventory says, else the patch's default; a patch that is on turns on its needs.
+    """Which patches are on: as given, else by their own default; one that is on turns on what it needs.
 
     Raises:
         OperatorError: a switch for no patch, or one that is off though a patch that is on needs it.
@@ -192,7 +200,7 @@ class Installation:
             adopt: replace equivalent edits made by hand with ours.
 
         Raises:
-            OperatorError: the interpreter has none of the packages, a definition is wrong, switches contradict.
+            OperatorError: the interpreter has none of the packages, or definitions or switches are wrong.
         """
         self.patches = ordered(parse(raw) for raw in definitions)
         self.enabled = switches(self.patches, enabled or {})
@@ -237,15 +245,18 @@ class Installation:
         Raises:
             Conflict: markers are damaged, or a file cannot be read.
         """
-        source = self.sources.get(patch.package)
-        files = [file for file in patch.files if source and (source.package.root / file).is_file()]
+        if patch.package not in self.sources:
+            return {}
+        source = self.sources[patch.package]
+        files = [file for file in patch.files if (source.package.root / file).is_file()]
         return {file: text for file in files if (text := _without(source, file, patch)) != source.text(file)}
 
     def recover(self) -> list[str]:
-        """Complete what a run that was cut off had begun; the paths of the files. The caller holds the locks."""
+        """Complete what a run that was cut off had begun: its files. The caller holds the locks."""
         completed = []
         for name, package in self.packages.items():
-            files = [package.root / file for patch in self.patches if patch.package == name for file in patch.files]
+            own = [patch for patch in self.patches if patch.package == name]
+            files = [package.root / file for patch in own for file in patch.files]
             completed += transaction.recover(package.root, [file for file in files if file.is_file()])
         return completed
 
@@ -278,11 +289,9 @@ class Installation:
         source = self.sources[patch.package]
         variant = patch.variant(package.version)
         files = [
-            file
-            for file in (variant.files if variant else patch.files)
-            if (package.root / file).is_file()
+            file for file in (variant.files if variant else patch.files) if (package.root / file).is_file()
         ]
-        status = Status(patch, wanted, CONFLICT, "", package.version, next(iter(files or patch.files), None))
+        status = Status(patch, wanted, CONFLICT, "", package, next(iter(files or patch.files), None))
         try:
             self._judge(status, source, variant, files)
         except Conflict as conflict:
@@ -337,8 +346,9 @@ class Installation:
             status.state, status.reason = FOREIGN, "an incomplete edit made by hand"
             return
         if not ours:
-            status.state, status.reason = (NEEDED, patch.reason) if status.wanted else (DISABLED, "switched off")
-            status.plan = status.plan if status.wanted else {}
+            status.state, status.reason = NEEDED, patch.reason
+            if not status.wanted:
+                status.state, status.reason, status.plan = DISABLED, "switched off", {}
         elif all(source.text(file) == text for file, text in status.plan.items()):
             status.state, status.reason, status.plan = APPLIED, "our text is there", {}
         else:
@@ -377,7 +387,8 @@ class Installation:
             candidates = edits.restored(text, source.tree(file, text), restore)
             published = source.package.published_sha256(file)
             if published is not None:
-                candidates = [one for one in candidates if transaction.sha256(hunks.without(one).encode()) == published]
+                digests = {one: transaction.sha256(hunks.without(one).encode()) for one in candidates}
+                candidates = [one for one in candidates if digests[one] == published]
                 if not candidates:
                     raise Conflict(
                         "was edited by hand in a way that cannot be taken back to the published bytes: "
@@ -389,7 +400,7 @@ class Installation:
 
     @staticmethod
     def _patched(patch: Patch, variant: Variant, source: Sources, bare: Mapping[str, str]) -> dict[str, str]:
-        """The text of each file with the patch in it, proved on its syntax tree and proved to be reversible."""
+        """The text of each file with the patch in it; it is proved to work, and to come out again."""
         if problems := checks.failures(variant.preconditions, _trees(source, bare)):
             raise Conflict(problems[0], _file_of(variant.preconditions, source, bare))
         result = {}
@@ -464,12 +475,13 @@ def verify(installation: Installation, selected: Sequence[Patch]) -> list[Status
         OperatorError: a patch is not as it should be; the message names all of them.
     """
     found = status(installation, selected)
-    _refuse(installation, [one for one in found if one.state not in AT_REST], "are not as they should be")
+    _refuse([one for one in found if one.state not in AT_REST], "are not as they should be")
     return found
 
 
 def apply(installation: Installation, selected: Sequence[Patch], *, write: bool = True) -> Outcome:
-    """Bring the selected patches, and those they need, to rest: make what is needed, renew or remove what is stale.
+    """Bring the selected patches, and those they need, to rest: make what is needed, renew or remove what
+    is stale.
 
     Raises:
         OperatorError: a patch is in conflict (nothing was changed then), or a file cannot be written.
@@ -518,8 +530,10 @@ def _run(
             try:
                 texts = plan(patch)
             except Conflict as conflict:
-                failed = [one for one in before if one.patch is patch]
-                raise OperatorError(f"The patch {patch.id} cannot be taken out", found=conflict.reason) from failed[0]
+                raise OperatorError(
+                    f"The patch {patch.id} cannot be taken out; nothing was changed",
+                    found=f"{conflict.file} {conflict.reason}",
+                ) from conflict
             if texts:
                 source = installation.sources[patch.package]
                 for file, text in texts.items():
@@ -527,7 +541,7 @@ def _run(
                 steps.append((source.package, texts))
         after = installation.status(patches)
         if goal:
-            _refuse(installation, [one for one in after if one.state not in goal], "cannot be made; nothing was changed")
+            _refuse([one for one in after if one.state not in goal], "cannot be made; nothing was changed")
         if write:
             for package, texts in steps:
                 transaction.write(
@@ -544,15 +558,10 @@ def _locks(installation: Installation, *, shared: bool) -> Iterator[None]:
         yield
 
 
-def _refuse(installation: Installation, open_ones: Sequence[Status], what: str) -> None:
+def _refuse(open_ones: Sequence[Status], what: str) -> None:
     if not open_ones:
         return
-    sentences = [
-        f"{one.patch.id}: {one.state}; {installation.packages[one.patch.package].root / (one.file or '')} {one.reason}"
-        for one in open_ones
-    ]
+    sentences = [f"{one.patch.id}: {one.state}; {one.path} {one.reason}" for one in open_ones]
     raise OperatorError(
-        f"{len(open_ones)} patches {what}" if len(open_ones) > 1 else f"1 patch {what.replace('are', 'is', 1)}",
-        found=" | ".join(sentences),
-        remedy="docs/patches.md says what each state asks for",
+        f"Patches {what}", found=" | ".join(sentences), remedy="docs/patches.md says what each state asks for"
     )

@@ -32,7 +32,7 @@ class DamagedMarkers(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """Lines ``start`` to ``end`` (zero-based, end not included) become ``lines``; an insertion has start == end."""
+    """Lines ``start`` to ``end`` (from 0, end not included) become ``lines``; start == end inserts."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""Where the sources are that an interpreter would run, and which release they are. Nothing is imported for it."""
+"""Where the sources are that an interpreter would run, and which release they are, without importing any."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Package:
 def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Package]:
     """The packages, given as (import name, name of the distribution), as ``python`` would find them.
 
-    Absent ones are left out. The interpreter runs isolated: neither the working directory nor PYTHONPATH counts,
-    as for a service.
+    Absent ones are left out. The interpreter runs isolated, as for a service: neither the working directory
+    nor PYTHONPATH counts.
 
     Raises:
         OperatorError: the interpreter cannot be run, or a package has no version that can be read.
@@ -71,7 +71,9 @@ def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Pac
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OperatorError(
-            f"The interpreter {python} cannot be run", found=str(error), remedy="name the python of the installation"
+            f"The interpreter {python} cannot be run",
+            found=str(error),
+            remedy="name the python of the installation",
         ) from error
     if done.returncode != 0:
         raise OperatorError(

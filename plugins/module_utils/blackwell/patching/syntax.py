@@ -1,7 +1,7 @@
 """Places in a source file, found by its syntax tree: patterns, definitions, occurrences.
 
-A pattern is a piece of Python in which ``...`` stands for anything: ``layer(...)`` is a call of ``layer`` with
-any arguments, ``if x: ...`` an ``if`` with any body. Comments, line breaks and brackets do not matter.
+A pattern is a piece of Python in which ``...`` stands for anything: ``layer(...)`` is a call of ``layer``
+with any arguments, ``if x: ...`` an ``if`` with any body. Comments, line breaks and brackets do not matter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Union
 
 Definition = Union[ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef]
@@ -18,12 +18,12 @@ _IRRELEVANT = {"ctx", "kind", "type_comment"}
 
 
 class NotFound(Exception):
-    """A place that is not there, or there more than once. The message says which, and the line if there is one."""
+    """A place that is not there, or there more than once: the message says which."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """One occurrence of a pattern: an expression, or statements that follow one another. Lines count from 1."""
+    """One occurrence of a pattern: an expression, or successive statements. Lines count from 1."""
 
     first: ast.AST
     last: ast.AST
@@ -37,7 +37,7 @@ class Found:
         return int(getattr(self.last, "end_lineno", self.line))
 
 
-@lru_cache(maxsize=None)
+@cache
 def expression(pattern: str) -> ast.expr | None:
     """``pattern`` as an expression, or None if it is none.
 
@@ -50,7 +50,7 @@ def expression(pattern: str) -> ast.expr | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def statements(pattern: str) -> tuple[ast.stmt, ...]:
     """``pattern`` as statements that follow one another."""
     return tuple(ast.parse(pattern).body)

@@ -1,8 +1,8 @@
 """Change several files of a package together: all of them or none, even if the power fails in between.
 
-Order of events: every new file is written beside its target and synced; a journal names them; one rename each;
-the journal goes. Whoever finds a journal finishes what it says. Renaming never writes through a hard link, so a
-cache that shares its files with the installation (uv, conda) keeps the published bytes.
+Order of events: every new file is written beside its target and synced; a journal names them; one rename
+each; the journal goes. Whoever finds a journal finishes what it says. Renaming never writes through a hard
+link, so a cache that shares its files with the installation (uv, conda) keeps the published bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import OperatorError
 
 JOURNAL = ".blackwell-patch.journal"
-"""Name of the journal, in the package's folder. Neither it nor the files beside the targets can be imported."""
+"""Name of the journal, in the package's folder."""
 
 _FRESH = ".blackwell-patch"
 
@@ -44,7 +44,8 @@ def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
             fcntl.flock(folder, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OperatorError(
-                f"Another run is patching {root} at this moment", remedy="wait until it is over, then run again"
+                f"Another run is patching {root} at this moment",
+                remedy="wait until it is over, then run again",
             ) from error
         yield
     finally:
@@ -76,7 +77,7 @@ def write(root: Path, files: Mapping[Path, bytes]) -> None:
         for target, data in before.items():
             if target.read_bytes() != data:
                 _write_beside(target, data)
-                os.replace(_beside(target), target)
+                _beside(target).replace(target)
                 _remove_byte_code(target)
         _sweep(root, targets)
         raise OperatorError(
@@ -118,7 +119,7 @@ def _finish(root: Path) -> list[str]:
                     expected=f"{old} or {new}",
                     remedy=f"reinstall the package of {root}, remove {root / JOURNAL}, then run again",
                 )
-            os.replace(fresh, target)
+            fresh.replace(target)
             _sync(target.parent)
             completed.append(path)
         _remove_byte_code(target)
@@ -148,7 +149,7 @@ def _write_beside(target: Path, data: bytes) -> None:
     fresh = _beside(target)
     fresh.unlink(missing_ok=True)
     try:
-        with open(fresh, "xb") as stream:
+        with fresh.open("xb") as stream:
             stream.write(data)
             os.fchmod(stream.fileno(), stat.S_IMODE(status.st_mode))
             if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
@@ -162,16 +163,16 @@ def _write_beside(target: Path, data: bytes) -> None:
 
 def _write_journal(root: Path, hashes: Mapping[Path, tuple[str, str]]) -> None:
     fresh = root / f"{JOURNAL}.new"
-    with open(fresh, "w", encoding="utf-8") as stream:
+    with fresh.open("w", encoding="utf-8") as stream:
         json.dump({str(path): pair for path, pair in hashes.items()}, stream)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(fresh, root / JOURNAL)
+    fresh.replace(root / JOURNAL)
     _sync(root)
 
 
 def _remove_byte_code(target: Path) -> None:
-    # Byte code is trusted by size and whole seconds of time, or not checked at all: it must go with its source.
+    # Byte code is trusted by size and whole seconds of time, or not checked at all.
     folder = target.parent / "__pycache__"
     for file in folder.glob("*.pyc"):
         if file.name.split(".", 1)[0] == target.stem:

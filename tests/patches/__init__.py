@@ -1,0 +1,1 @@
+"""The patches on every published release that they speak of."""
