@@ -1,0 +1,74 @@
+# `make help` lists what there is. Everything that is made here stays in .venv, .cache and .sandbox, and in podman.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+# Hosts of the sandbox: 1, or 3 to see a rollout go from host to host.
+SANDBOX_HOSTS ?= 1
+# One Molecule scenario instead of all.
+SCENARIO ?=
+
+sandbox_inventory := $(if $(filter 3,$(SANDBOX_HOSTS)),inventory/fleet,inventory/sandbox)
+sandbox_tools := aardvark-dns debian-archive-keyring iptables mmdebstrap netavark openssh-client podman runc uidmap
+# podman needs root: where sudo wants a password, Ansible asks for it.
+ask_for_sudo = $(shell [[ $$(id -u) == 0 ]] || sudo --non-interactive true 2>/dev/null || echo --ask-become-pass)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/ready: requirements/controller-py3.11.txt requirements/controller-py3.12.txt
+	scripts/bootstrap
+
+.PHONY: sandbox
+sandbox: sandbox-hosts sandbox-models sandbox-bundle ## Deploy to containers on this machine, and measure (SANDBOX_HOSTS=3 for three)
+	ansible-playbook site.yml --inventory $(sandbox_inventory)
+
+.PHONY: sandbox-hosts
+sandbox-hosts: .venv/ready sandbox-tools
+	@[[ "$(SANDBOX_HOSTS)" =~ ^[13]$$ ]] || { echo "SANDBOX_HOSTS is $(SANDBOX_HOSTS): it can be 1 or 3." >&2; exit 1; }
+	ansible-playbook playbooks/sandbox.yml --inventory $(sandbox_inventory) $(ask_for_sudo)
+
+.PHONY: sandbox-tools
+sandbox-tools:
+	@scripts/apt-install $(sandbox_tools)
+
+.PHONY: sandbox-models
+sandbox-models: .venv/ready
+	python sandbox/make_models.py .sandbox/models
+
+.PHONY: sandbox-bundle
+sandbox-bundle: .venv/ready
+	ansible-playbook playbooks/bundle.yml --inventory inventory/sandbox
+
+.PHONY: sandbox-down
+sandbox-down: .venv/ready ## Remove all that the sandbox made: containers, network, image, wheels, models
+	ansible-playbook playbooks/sandbox_down.yml --inventory inventory/sandbox $(ask_for_sudo)
+
+.PHONY: test
+test: lint unit molecule ## Run lint, unit tests and Molecule
+
+.PHONY: lint
+lint: .venv/ready ## Check style and types of YAML, roles and Python
+	yamllint --strict .
+	ansible-lint
+	ruff check .
+	ruff format --check .
+	mypy
+
+.PHONY: unit
+unit: .venv/ready ## Test the Python code and the repository
+	pytest --junitxml=.cache/junit/unit.xml
+
+.PHONY: molecule
+molecule: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Test the roles on containers (SCENARIO=name for one)
+	molecule test $(if $(SCENARIO),--scenario-name=$(SCENARIO),--all)
+
+.PHONY: requirements
+requirements: .venv/ready ## Pin and hash the controller's requirements anew, at their newest versions
+	for version in 3.11 3.12; do \
+	    uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command "make requirements" \
+	        --python-version $$version --python-platform x86_64-manylinux_2_28 \
+	        --output-file requirements/controller-py$$version.txt requirements/controller.in || exit; \
+	done
