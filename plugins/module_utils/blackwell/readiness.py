@@ -1,0 +1,216 @@
+"""When a starting server counts as ready, as failed, or as still loading.
+
+Ready means: the unit is running, ``/health`` answers 200, then a real completion of the wanted length
+arrives, and all that time the main process was the same one. An open port or a list of models says nothing:
+SGLang answers both minutes before it can generate, and a server on a wrong GPU path dies with its first
+request.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from .server import redact
+
+UNIT_PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "MainPID",
+    "NRestarts",
+    "InvocationID",
+    "ExecMainCode",
+    "ExecMainStatus",
+    "FragmentPath",
+    "UnitFileState",
+    "NeedDaemonReload",
+)
+
+# SGLang answers /health within 20 s even when its scheduler is stuck (SGLANG_HEALTH_CHECK_TIMEOUT).
+HEALTH_TIMEOUT = 25.0
+COMPLETION_TIMEOUT = 120.0
+
+# What the parent process says when a child has died: true, and never the cause.
+_ECHOES = re.compile(
+    r"EOFError|Initialization failed\. Please see the error messages above|scheduler is dead|"
+    r"Please check if there are relevant logs|KeyboardInterrupt|SystemExit"
+)
+_ERROR_LINE = re.compile(
+    r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)|: error: "
+)
+_UNIT_LINE = re.compile(r"^(?:\S+\.service|Not started after waiting): ?.*", re.IGNORECASE)
+
+
+class Standing(Enum):
+    """Where a start stands."""
+
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one look at the server says.
+
+    Attributes:
+        standing: loading, ready or failed.
+        reason: one line for a person.
+    """
+
+    standing: Standing
+    reason: str
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """The output of ``systemctl show --property=...`` as a mapping."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name: value for name, _, value in pairs}
+
+
+def judge(look: Mapping[str, Any], *, restarts_before: int, tokens: int) -> Verdict:
+    """Say what one look at a server means.
+
+    Args:
+        look: what the module ``server_state`` returns.
+        restarts_before: the unit's ``NRestarts`` when the wait began; a higher count means that a start
+            crashed.
+        tokens: how many tokens a real completion has.
+    """
+    unit = look["unit"]
+    state, sub = unit["ActiveState"], unit["SubState"]
+    if unit["LoadState"] != "loaded":
+        return Verdict(Standing.FAILED, f"systemd has no such unit (LoadState={unit['LoadState']})")
+    if state == "failed":
+        return Verdict(Standing.FAILED, f"the unit has failed ({ending(unit)})")
+    if state == "inactive":
+        return Verdict(Standing.FAILED, f"the unit is not running ({ending(unit)})")
+    if int(unit["NRestarts"]) > restarts_before or sub == "auto-restart":
+        return Verdict(
+            Standing.FAILED, f"the server ended while it started and systemd restarts it ({ending(unit)})"
+        )
+    if state != "active":
+        return Verdict(Standing.LOADING, f"systemd is starting the unit ({sub})")
+    if look["health"] != 200:
+        return Verdict(
+            Standing.LOADING, "loading" if look["health"] == 0 else f"/health answers {look['health']}"
+        )
+    completion = look["completion"]
+    if completion is None:
+        return Verdict(Standing.LOADING, "/health answers 200")
+    if completion["error"]:
+        # The server refuses what it was asked: the next try would get the same answer.
+        standing = Standing.FAILED if 400 <= completion["status"] < 500 else Standing.LOADING
+        return Verdict(standing, f"/health answers 200, a completion does not: {completion['error']}")
+    if completion["tokens"] < tokens:
+        return Verdict(
+            Standing.FAILED,
+            f"a completion ended after {completion['tokens']} of {tokens} tokens, which it may not",
+        )
+    if not look["same_process"]:
+        return Verdict(Standing.FAILED, "the main process changed while it answered a completion")
+    return Verdict(Standing.READY, f"answered a completion of {completion['tokens']} tokens")
+
+
+def ending(unit: Mapping[str, str]) -> str:
+    """How a unit's last process ended, in systemd's own words."""
+    kind = {"1": "exited with status", "2": "killed by signal", "3": "dumped core on signal"}.get(
+        unit["ExecMainCode"]
+    )
+    how = f", main process {kind} {unit['ExecMainStatus']}" if kind else ""
+    return f"{unit['ActiveState']}/{unit['SubState']}, Result={unit['Result']}{how}"
+
+
+def telling_line(journal: Sequence[str]) -> str:
+    """The line of a log that names the cause: the last error that is not an echo of another one.
+
+    A scheduler that dies prints its traceback first; its parent then adds errors that say only that a child
+    died.
+    Without such a line it is the last one that is not empty.
+    """
+    lines = [line.strip() for line in journal if line.strip()]
+    for matching in (_ERROR_LINE, _UNIT_LINE):
+        causes = [line for line in lines if matching.search(line) and not _ECHOES.search(line)]
+        if causes:
+            return causes[-1]
+    return lines[-1] if lines else "the journal is empty"
+
+
+def get_health(url: str, *, timeout: float = HEALTH_TIMEOUT) -> int:
+    """The status of ``GET /health``, 0 when nobody answers."""
+    try:
+        with _open(urllib.request.Request(f"{url}/health"), timeout) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, http.client.HTTPException):
+        return 0
+
+
+def get_completion(
+    url: str, *, key: str, prompt: str, tokens: int, timeout: float = COMPLETION_TIMEOUT
+) -> dict[str, Any]:
+    """Ask for a real completion through SGLang's ``/generate``.
+
+    Returns ``status`` (of HTTP, 0 without an answer), ``tokens`` (how many came, by the server's count),
+    ``text`` and
+    ``error`` (empty when it answered).
+    """
+    body = {
+        "text": prompt,
+        "sampling_params": {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True},
+    }
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(f"{url}/generate", data=json.dumps(body).encode(), headers=headers)
+    outcome = {"status": 0, "tokens": 0, "text": "", "error": ""}
+    try:
+        with _open(request, timeout) as answer:
+            outcome["status"] = int(answer.status)
+            result = json.load(answer)
+        return {
+            **outcome,
+            "tokens": int(result["meta_info"]["completion_tokens"]),
+            "text": str(result["text"]),
+        }
+    except urllib.error.HTTPError as error:
+        said = error.read(500).decode(errors="replace")
+        return {**outcome, "status": error.code, "error": f"status {error.code}: {said}"}
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        return {**outcome, "error": f"{type(error).__name__}: {error}"}
+
+
+def _open(request: urllib.request.Request, timeout: float) -> Any:
+    # The server is on this host: a proxy from the environment must not be asked.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout)
+
+
+def server_url(arguments: Mapping[str, Any]) -> str:
+    """Where the host itself reaches a server with these arguments."""
+    host = str(arguments.get("host", "127.0.0.1"))
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{arguments.get('port', 30000)}"
+
+
+def read_record(path: Path, invocation: str) -> dict[str, Any] | None:
+    """What the start of the running process recorded; None if that was another start or there is no
+    record."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if invocation and record.get("invocation") == invocation else None
+
+
+def tidy_journal(text: str, secrets: Iterable[str], lines: int) -> list[str]:
+    """The last lines of a log, without secrets and without empty ones."""
+    return [line for line in redact(text, secrets).splitlines() if line.strip()][-lines:]

@@ -1,0 +1,183 @@
+#!/usr/bin/python
+# Copyright the Blackwell SGLang contributors
+# SPDX-License-Identifier: Apache-2.0
+"""One look at a server: its unit, what it was started with, and what it answers."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: server_state
+short_description: Look at an SGLang server once
+description:
+  - Reads the state of a unit, the record of what the running process was started with, the end of its journal
+    and, if asked, C(/health) and a real completion.
+  - Address and API key are taken from the deployment's configuration file on the host, so no key travels to
+    it.
+  - Changes nothing.
+author: Blackwell SGLang contributors
+options:
+  profile:
+    description: The profile whose unit is looked at.
+    type: str
+    required: true
+    choices: [eagle3, baseline]
+  config:
+    description: The configuration file of the deployment that should run, for address and key.
+    type: path
+  probe:
+    description:
+      - How far to ask the server. V(health) asks C(GET /health) while the unit is active.
+      - V(completion) asks for a completion as soon as C(/health) answers 200.
+    type: str
+    choices: [none, health, completion]
+    default: none
+  tokens:
+    description: The length of the completion, in tokens.
+    type: int
+    default: 16
+  prompt:
+    description: The prompt of the completion.
+    type: str
+    default: The capital of France is
+  journal_lines:
+    description: How many lines of the unit's journal to return, from the end.
+    type: int
+    default: 0
+  journal_since:
+    description: Leave out what was logged before this time, in seconds since the epoch.
+    type: float
+    default: 0
+  records:
+    description: Where starts are recorded.
+    type: path
+    default: /run/sglang
+attributes:
+  check_mode:
+    description: Changes nothing, so it does the same in check mode.
+    support: full
+  diff_mode:
+    description: Changes nothing, so there is no difference to show.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Ask the server for a completion
+  server_state:
+    profile: eagle3
+    config: /etc/sglang/0.5.9-0123456789ab-01234567/eagle3.yaml
+    probe: completion
+"""
+
+RETURN = r"""
+unit:
+  description: Properties of the unit as systemd shows them.
+  returned: always
+  type: dict
+started:
+  description: What the running process was started with (deployment, SHA-256 of its files); null if unknown.
+  returned: always
+  type: dict
+health:
+  description: Status of C(/health), 0 when nobody answers or nobody was asked.
+  returned: always
+  type: int
+completion:
+  description: Tokens, text and error of a completion, null when none was asked for.
+  returned: always
+  type: dict
+same_process:
+  description: Whether the main process was the same before and after the probes.
+  returned: always
+  type: bool
+journal:
+  description: The end of the journal, without the API keys.
+  returned: always
+  type: list
+  elements: str
+now:
+  description: The host's clock, in seconds since the epoch.
+  returned: always
+  type: float
+"""
+
+import time
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.blackwell.readiness import (
+    UNIT_PROPERTIES,
+    get_completion,
+    get_health,
+    read_properties,
+    read_record,
+    server_url,
+    tidy_journal,
+)
+from ansible.module_utils.blackwell.server import read_config, unit_name
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "profile": {"type": "str", "required": True, "choices": ["eagle3", "baseline"]},
+            "config": {"type": "path"},
+            "probe": {"type": "str", "choices": ["none", "health", "completion"], "default": "none"},
+            "tokens": {"type": "int", "default": 16},
+            "prompt": {"type": "str", "default": "The capital of France is"},
+            "journal_lines": {"type": "int", "default": 0},
+            "journal_since": {"type": "float", "default": 0},
+            "records": {"type": "path", "default": "/run/sglang"},
+        },
+        required_if=[("probe", "health", ["config"]), ("probe", "completion", ["config"])],
+        supports_check_mode=True,
+    )
+    given = module.params
+    name = unit_name(given["profile"])
+
+    def show_unit() -> dict[str, str]:
+        properties = ",".join(UNIT_PROPERTIES)
+        _, out, _ = module.run_command(
+            ["systemctl", "show", f"--property={properties}", "--", name], check_rc=True
+        )
+        return read_properties(out)
+
+    unit = show_unit()
+    config = Path(given["config"]) if given["config"] else None
+    arguments = read_config(config.read_text(encoding="utf-8")) if config and config.exists() else {}
+    keys = [str(arguments[key]) for key in ("api_key", "admin_api_key") if arguments.get(key)]
+
+    health, completion = 0, None
+    if given["probe"] != "none" and unit["ActiveState"] == "active":
+        url = server_url(arguments)
+        health = get_health(url)
+        if health == 200 and given["probe"] == "completion":
+            completion = get_completion(
+                url, key=str(arguments.get("api_key", "")), prompt=given["prompt"], tokens=given["tokens"]
+            )
+    after = show_unit() if health else unit
+
+    journal: list[str] = []
+    if given["journal_lines"]:
+        command = ["journalctl", f"--unit={name}", "--output=cat", "--no-pager", "--lines=400"]
+        if given["journal_since"]:
+            command.append(f"--since=@{given['journal_since']:.0f}")
+        _, out, _ = module.run_command(command)
+        journal = tidy_journal(out, keys, given["journal_lines"])
+
+    module.exit_json(
+        changed=False,
+        unit=after,
+        started=read_record(Path(given["records"]) / f"{given['profile']}.json", unit["InvocationID"])
+        if unit["ActiveState"] in ("active", "activating", "reloading")
+        else None,
+        health=health,
+        completion=completion,
+        same_process=(unit["MainPID"], unit["NRestarts"]) == (after["MainPID"], after["NRestarts"]),
+        journal=journal,
+        now=time.time(),
+    )
+
+
+if __name__ == "__main__":
+    main()
