@@ -16,15 +16,22 @@ class Figure:
     less_is_better: bool
     formula: str
 
+    @property
+    def heading(self) -> str:
+        """The label with the unit, for an axis or a column: 'Decode, tok/s'."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
+
+    def bare(self, value: float | None) -> str:
+        """The value without its unit, or - when it could not be had."""
+        return "-" if value is None else f"{value:.{self.digits}f}"
+
     def text(self, value: float | None) -> str:
         """The value with its unit, or - when it could not be had."""
-        if value is None:
-            return "-"
-        return f"{value:.{self.digits}f} {self.unit}".rstrip()
+        return self.bare(value) if value is None else f"{self.bare(value)} {self.unit}".rstrip()
 
     def step(self, before: float, after: float) -> str:
         """A change in words: 'Decode 95.0 -> 86.1 tok/s'."""
-        return f"{self.label} {before:.{self.digits}f} -> {self.text(after)}"
+        return f"{self.label} {self.bare(before)} -> {self.text(after)}"
 
 
 _DECODE = "median over requests of tokens after the first / (latency - TTFT): what one user sees"

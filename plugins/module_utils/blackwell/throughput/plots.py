@@ -157,8 +157,7 @@ def _history_panel(
     values = [value for record in records for value in first_point(record).samples(name)]
     low, high = _room(values)
     y = svg.linear(low, high, top + panel, top)
-    title = f"{figure.label}, {figure.unit}" if figure.unit else figure.label
-    parts = [svg.text(left, top - 7, title, kind="strong")]
+    parts = [svg.text(left, top - 7, figure.heading, kind="strong")]
     for tick in svg.ticks_within(low, high):
         parts.append(svg.line(left, y(tick), right, y(tick), "grid"))
         parts.append(svg.text(left - 6, y(tick) + 4, svg.number(tick), anchor="end"))
@@ -217,18 +216,18 @@ def factors(series: Sequence[Series]) -> str:
     if not spots:
         return ""
     width, height, left, right, top, bottom = NARROW, 300, 44, 62, 26, 40
-    across = svg.ticks(min(1.0, *(s[2] for s in spots)), max(s[2] for s in spots) * 1.08)
-    up = svg.ticks(0, max(s[3] for s in spots) * 1.12)
+    across = (min(1.0, *(spot[2] for spot in spots)) - 0.08, max(spot[2] for spot in spots) * 1.12)
+    up = (0.0, max(spot[3] for spot in spots) * 1.12)
     x = svg.linear(across[0], across[-1], left, width - right)
     y = svg.linear(up[0], up[-1], height - bottom, top)
     parts = [svg.text(left, 14, "Step rate, steps/s", kind="strong")]
     parts += [
         svg.text(width - right, height - 6, "Accept length, tokens a step", anchor="end", kind="strong")
     ]
-    for tick in across:
+    for tick in svg.ticks_within(*across):
         parts.append(svg.line(x(tick), height - bottom, x(tick), height - bottom + 4, "axis"))
         parts.append(svg.text(x(tick), height - bottom + 16, svg.number(tick), anchor="middle"))
-    for tick in up:
+    for tick in svg.ticks_within(*up):
         parts.append(svg.text(left - 6, y(tick) + 4, svg.number(tick), anchor="end"))
     parts.append(svg.line(left, height - bottom, width - right, height - bottom, "axis"))
     parts.append(svg.line(left, height - bottom, left, top, "axis"))
@@ -239,11 +238,12 @@ def factors(series: Sequence[Series]) -> str:
         parts += curve
     told = []
     taken: list[tuple[float, float, float, float]] = []
+    taken += [(x(length) - 5, y(rate) - 5, x(length) + 5, y(rate) + 5) for _, _, length, rate in spots]
     for s, point, length, rate in spots:
         load = f"{point.concurrency} at once" + ("" if point.prompts == STANDARD else f", {point.prompts}")
         title = f"{s.label}, {load}: accept length {length:.2f}, {rate:.1f} steps/s"
         parts.append(svg.mark(x(length), y(rate), "dot", s.kind, title, 4.5))
-        parts += _spot_label(x(length), y(rate), load, width - right, taken)
+        parts += _spot_label(x(length), y(rate), load, width - right, taken) if s.kind != "old" else []
         told.append(title)
     return svg.drawing(width, height, "Accept length and step rate", "; ".join(told), parts)
 
@@ -251,7 +251,7 @@ def factors(series: Sequence[Series]) -> str:
 def _equal_speed(
     speed: float, across: Sequence[float], up: Sequence[float], x: svg.Scale, y: svg.Scale, free: float
 ) -> tuple[list[str], float]:
-    """The line of one decode speed, labelled where there is room above ``free``; and what is free above it."""
+    """The line of one decode speed, labelled where there is room above ``free``; and what is then free."""
     start = max(across[0], speed / up[-1])
     if start >= across[-1]:
         return [], free
@@ -268,7 +268,7 @@ def _spot_label(
 ) -> list[str]:
     """A label beside its mark, where no other label is yet; none rather than one on top of another."""
     long = svg.text_width(words)
-    for left, base in ((x + 8, y + 4), (x - 8 - long, y + 4), (x - long / 2, y - 9), (x - long / 2, y + 17)):
+    for left, base in ((x + 8, y + 4), (x - 8 - long, y + 4), (x - long / 2, y - 9), (x - long / 2, y + 18)):
         here = (left, base - 11, left + long, base + 3)
         apart = [here[2] < t[0] or here[0] > t[2] or here[3] < t[1] or here[1] > t[3] for t in taken]
         if left > 46 and left + long < right and all(apart):
@@ -278,19 +278,22 @@ def _spot_label(
 
 
 def concurrency(figure_name: str, series: Sequence[Series]) -> str:
-    """One figure over requests in flight (logarithmic), a line a series, with the range of the runs."""
+    """One figure over requests in flight (logarithmic), a line a series, with the range of the runs.
+
+    One concurrency makes no curve, and so no plot.
+    """
     figure = FIGURES[figure_name]
     drawn = [(s, [point for point in s.points if point.samples(figure_name)]) for s in series]
     drawn = [(s, sorted(points, key=lambda point: point.concurrency)) for s, points in drawn if points]
     values = [value for _, points in drawn for point in points for value in point.samples(figure_name)]
-    if not values:
+    levels = sorted({point.concurrency for _, points in drawn for point in points})
+    if len(levels) < 2:
         return ""
     width, height, left, right, top, bottom = NARROW, 230, 44, 18, 26, 36
-    levels = sorted({point.concurrency for _, points in drawn for point in points})
     x = svg.linear(math.log(levels[0]) - 0.15, math.log(levels[-1]) + 0.15, left, width - right)
     up = svg.ticks(0, max(values) * 1.02)
     y = svg.linear(up[0], up[-1], height - bottom, top)
-    parts = [svg.text(left, 14, f"{figure.label}, {figure.unit}", kind="strong")]
+    parts = [svg.text(left, 14, figure.heading, kind="strong")]
     for tick in up:
         parts.append(svg.line(left, y(tick), width - right, y(tick), "grid"))
         parts.append(svg.text(left - 6, y(tick) + 4, svg.number(tick), anchor="end"))

@@ -25,6 +25,7 @@ from .verdict import Verdict
 _WORDS = {said.PASS: "\N{CHECK MARK} Pass", said.FAIL: "\N{MULTIPLICATION SIGN} Fail"}
 _WORDS[said.UNDECIDABLE] = "? Undecidable"
 _HISTORY_LIMIT = 30
+_MINUS = "\N{MINUS SIGN}"
 _FACTORS = ("accept_length", "step_rate", "decode_tok_s")
 
 
@@ -60,7 +61,7 @@ def render(records: Sequence[Record], comparison: Comparison | None = None) -> s
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body><main>\n"
-        + "\n".join(part for part in parts if part)
+        + "\n".join(part for part in parts if part).replace("-&gt;", "\N{RIGHTWARDS ARROW}")
         + "\n</main></body></html>\n"
     )
 
@@ -177,7 +178,9 @@ def _runs(ordered: Sequence[Record], latest: Sequence[Record]) -> str:
         series = [*_baseline_series(ordered, latest[0], point), *_series(latest, [point])]
         drawn = [plots.runs(name, series) for name in ("decode_tok_s", "ttft_s")]
         labelled = zip(("decode_tok_s", "ttft_s"), drawn)
-        body = "".join(f"<p class='soft'>{escape(_axis(name))}</p>{plot}" for name, plot in labelled if plot)
+        body = "".join(
+            f"<p class='soft'>{escape(FIGURES[name].heading)}</p>{plot}" for name, plot in labelled if plot
+        )
         if body:
             cards.append(_card(f"At {point_name(point)}", body))
     if not cards:
@@ -202,17 +205,17 @@ def _history(ordered: Sequence[Record]) -> str:
             record.result.taken_at,
             record.result.release,
             record.result.profile,
-            *(_text(plots.first_point(record), name) for name in _FACTORS),
+            *(FIGURES[name].bare(_median(plots.first_point(record), name)) for name in _FACTORS),
             record.verdict.outcome if record.verdict else "not judged",
         ]
         for record in reversed(ordered)
     ]
-    factors = [FIGURES[name].label for name in _FACTORS]
+    factors = [FIGURES[name].heading for name in _FACTORS]
     head = ["Taken at", "Release", "Profile", *factors, "Verdict"]
     return (
         f'<h2>History by release</h2><p class="lead">{escape(lead)}</p>{_outcome_key(profiles)}'
         f'<div class="card">{drawn[0]}{drawn[1]}</div>'
-        f"<details><summary>The same as a table</summary>{_table(head, rows)}</details>"
+        f"<details><summary>The same as a table</summary>{_table(head, rows, stack=True)}</details>"
     )
 
 
@@ -227,11 +230,11 @@ def _factors(ordered: Sequence[Record], latest: Sequence[Record]) -> str:
         "slides along one has traded good guesses for quick steps, and its total does not show it."
     )
     rows = [
-        [s.label, point_name(point), *(_text(point, name) for name in _FACTORS)]
+        [s.label, point_name(point), *(FIGURES[name].bare(_median(point, name)) for name in _FACTORS)]
         for s in series
         for point in s.points
     ]
-    values = _table(["", "At", *(FIGURES[name].label for name in _FACTORS)], rows)
+    values = _table(["", "At", *(FIGURES[name].heading for name in _FACTORS)], rows)
     return (
         f'<h2>Accept length and step rate</h2><p class="lead">{escape(lead)}</p>{_series_key(series)}'
         f'<div class="cards"><div class="card">{plot}</div><div class="card">{values}</div></div>'
@@ -256,24 +259,25 @@ def _concurrency(ordered: Sequence[Record], latest: Sequence[Record]) -> str:
 def _comparison(comparison: Comparison | None) -> str:
     if comparison is None:
         return ""
-    words = {True: "better", False: "worse", None: ""}
-    rows = [
-        [
-            row.point,
-            FIGURES[row.figure].label,
-            FIGURES[row.figure].text(row.before),
-            FIGURES[row.figure].text(row.after),
-            _interval(row.change, row.low, row.high),
-            words[row.better],
-        ]
-        for row in comparison.rows
-    ]
     differing = "".join(f"<li>{escape(line)}</li>" for line in comparison.differences)
     warning = f"<p>Not comparable, because these differ:</p><ul>{differing}</ul>" if differing else ""
-    head = ["At", "Figure", "Before", "After", "Change (95 % interval)", ""]
+    words = {True: ", better", False: ", worse", None: ""}
+    tables = []
+    for point in dict.fromkeys(row.point for row in comparison.rows):
+        rows = [
+            [
+                FIGURES[row.figure].heading,
+                FIGURES[row.figure].bare(row.before),
+                FIGURES[row.figure].bare(row.after),
+                _interval(row.change, row.low, row.high) + words[row.better],
+            ]
+            for row in comparison.rows
+            if row.point == point
+        ]
+        tables.append(_card(f"At {point}", _table(["", "Before", "After", "Change (95% interval)"], rows)))
     return (
         f'<h2>Two results side by side</h2><p class="soft">Before: {escape(comparison.before)}<br>'
-        f"After: {escape(comparison.after)}</p>{warning}{_table(head, rows)}"
+        f'After: {escape(comparison.after)}</p>{warning}<div class="cards roomy">{"".join(tables)}</div>'
     )
 
 
@@ -328,9 +332,9 @@ def _baseline_series(ordered: Sequence[Record], record: Record, *like: Point) ->
     return []
 
 
-def _text(point: Point, name: str) -> str:
+def _median(point: Point, name: str) -> float | None:
     samples = point.samples(name)
-    return FIGURES[name].text(median(samples)) if samples else "missing"
+    return median(samples) if samples else None
 
 
 def _gpu(point: Point) -> dict[str, list[float]]:
@@ -362,28 +366,27 @@ def _item(item: Any) -> str:
     return ("yes" if item else "no") if isinstance(item, bool) else str(item)
 
 
-def _axis(name: str) -> str:
-    return f"{FIGURES[name].label}, {FIGURES[name].unit}"
-
-
 def _interval(change: float | None, low: float | None, high: float | None) -> str:
-    return table.interval_text(change, low, high)
+    return table.interval_text(change, low, high).replace("-", _MINUS)
 
 
 def _card(title: str, body: str) -> str:
     return f'<div class="card"><h3>{escape(title)}</h3>{body}</div>'
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, stack: bool = False) -> str:
+    """A table; with ``stack`` a phone shows each row as a block, every cell under its heading."""
     header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     lines = [
         f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "".join(
+            f'<td data-head="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(head[1:], row[1:])
+        )
         + "</tr>"
         for row in rows
     ]
     return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{header}</tr></thead>'
+        f'<div class="scroll"><table{" class=stack" if stack else ""}><thead><tr>{header}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 

@@ -36,6 +36,7 @@ p{margin:6px 0}
 .tile small{font-size:.55em;font-weight:500;color:var(--soft);margin-left:.25em}
 .tile span{display:block;color:var(--soft);font-size:.85rem}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(320px,100%),1fr));gap:16px}
+.roomy{grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr))}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:14px 16px;min-width:0;
 break-inside:avoid}
 .plot{display:block;width:100%;height:auto;margin:0 auto}
@@ -77,7 +78,10 @@ svg g .stroke{fill:none;stroke-width:2.2}
 .median{stroke:currentColor;stroke-width:2.4}
 .run{opacity:.62}
 @media (max-width:760px){main{padding:16px 14px 48px}.wide{display:none}.narrow{display:block}
-.card{padding:12px 10px}h1{font-size:1.35rem}th,td{padding-right:8px}.pairs th{width:40%}}
+.card{padding:12px 10px}h1{font-size:1.35rem}th,td{padding-right:8px}.pairs th{width:40%}
+.stack thead{display:none}.stack tr{display:block;border-bottom:1px solid var(--rule);padding:6px 0}
+.stack th,.stack td{display:flex;justify-content:space-between;gap:16px;border:0;padding:1px 0}
+.stack td::before{content:attr(data-head);color:var(--soft)}}
 @media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--rule:#c9cfd6;--ink:#000;--soft:#444;
 --accent:#0a5bd0;--second:#b0520a;--old:#7a838d;--pass:#1a7f37;--fail:#c21d29;--undecidable:#8a5a00;
 --pass-bg:#fff;--fail-bg:#fff;--undecidable-bg:#fff;--none-bg:#fff;--none:#57606a}
