@@ -135,6 +135,9 @@ patches:
           installation has
           no record of hashes, as a source checkout.
       type: bool
+    text_file:
+      description: The file in the patch's folder with the text to insert, if the text has a file of its own.
+      type: str
     sha256:
       description: With V(needed) or V(stale), the hash that the file will have.
       type: str

@@ -68,6 +68,7 @@ class Edit:
     before: str | None = None
     after: str | None = None
     text: str | None = None
+    text_file: str | None = None
     parameter: str | None = None
     call: str | None = None
     argument: str | None = None
@@ -82,6 +83,11 @@ class Variant:
     edits: tuple[Edit, ...]
     preconditions: tuple[Check, ...]
     postconditions: tuple[Check, ...]
+
+    @property
+    def text_file(self) -> str | None:
+        """The file in the patch's folder that holds the text of its first edit, if it has one of its own."""
+        return self.edits[0].text_file
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -140,7 +146,7 @@ class Patch:
 
 
 def parse(raw: Mapping[str, Any]) -> Patch:
-    """A patch from the contents of its ``patch.yml``, the texts of ``text_file`` already read into ``text``.
+    """A patch from the contents of its ``patch.yml``, the texts of its ``text_file`` already read.
 
     Raises:
         OperatorError: a key is missing, unknown or wrong; the message names patch and key.
@@ -211,7 +217,7 @@ def ordered(patches: Iterable[Patch]) -> list[Patch]:
 def _read_texts(node: Any, folder: Path) -> None:
     if isinstance(node, dict):
         if "text_file" in node:
-            node["text"] = (folder / node.pop("text_file")).read_text(encoding="utf-8")
+            node["text"] = (folder / node["text_file"]).read_text(encoding="utf-8")
         for value in node.values():
             _read_texts(value, folder)
     elif isinstance(node, list):
@@ -275,7 +281,7 @@ def _variant(raw: Mapping[str, Any], patch: Mapping[str, Any], file: str) -> Var
 def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
     edits = []
     for one in raw:
-        if not any(kind <= set(one) <= kind | {"file", "at"} for kind in _EDITS):
+        if not any(kind <= set(one) <= kind | {"file", "at", "text_file"} for kind in _EDITS):
             raise ValueError(f"edit with {sorted(one)}: not one of {[sorted(kind) for kind in _EDITS]}")
         edit = Edit(**{"file": file, **one})
         for pattern in (edit.find, edit.before, edit.after, edit.call):

@@ -138,6 +138,7 @@ class Status:
 
     def describe(self) -> dict[str, Any]:
         """What a report shows, as plain data."""
+        variant = self.patch.variant(self.package.version) if self.package else None
         return {
             "id": self.patch.id,
             "title": self.patch.title,
@@ -151,6 +152,7 @@ class Status:
             "file": self.file,
             "path": self.path,
             "edited": self.edited,
+            "text_file": variant.text_file if variant else None,
             "sha256": transaction.sha256(self.plan[self.file].encode()) if self.file in self.plan else None,
         }
 

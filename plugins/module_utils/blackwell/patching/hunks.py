@@ -89,7 +89,7 @@ def with_changes(text: str, changes: Sequence[Change], patch: str | None = None)
         if patch is not None:
             if ids_in("".join(old)):
                 raise ValueError(f"line {change.start + 1} is already the text of another patch")
-            sample = old[0] if old else (new[0] if new else "")
+            sample = next((line for line in [*old, *new] if line.strip()), "")
             indent = sample[: len(sample) - len(sample.lstrip())]
             marker = indent + MARKER + patch + "\n"
             new = [

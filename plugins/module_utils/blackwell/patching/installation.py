@@ -71,7 +71,7 @@ def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Pac
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise OperatorError(
-            f"The interpreter {python} cannot be run",
+            f"The interpreter {python!r} cannot be run",
             found=str(error),
             remedy="name the python of the installation",
         ) from error
