@@ -8,8 +8,8 @@ several tokens a chunk, no ``usage`` in the chat stream unless asked for, keys i
 counters that appear with their first event, gauges that go stale, a flush that is refused while requests run.
 
 A request gets its first token ``ttft_s`` after it arrived and then ``accept_length`` tokens (on the mean, in
-a fixed pattern) every ``step_s``. So a client must see ``accept_length / step_s`` tokens a second, whatever the
-concurrency. Nothing here needs more than Python's standard library.
+a fixed pattern) every ``step_s``. So a client must see ``accept_length / step_s`` tokens a second, whatever
+the concurrency. Nothing here needs more than Python's standard library.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from ..errors import OperatorError
 from .bench import AllFailed, Bench, BenchTimeout, Load
 from .figures import Limits, Seen, run_of
 from .gpu import Sampler
-from .prompts import PromptSet
-from .result import FAILURES, MISSING, STANDARD, TIMEOUT, Point, Result, Run
+from .judge import need_more_runs
+from .policy import SPECULATIVE_PROFILE, Policy
+from .prompts import PromptSet, load
+from .result import FAILURES, LONG, MISSING, STANDARD, TIMEOUT, Point, Result, Run
 from .server import Server
 
 # Asked at a point that has enough runs to be looked at: how many more before the next look, 0 for enough.
@@ -34,6 +36,7 @@ class PointPlan:
 class Plan:
     """What is measured, of what, and how often.
 
+    ``deployment`` names the settings that the server was started with.
     ``runs_min`` and ``runs_max`` count valid runs of a point; ``disturbed_max`` is how many disturbed ones
     are repeated. ``run_limit_s`` ends a run that hangs; ``idle_limit_s`` is how long to wait until the server
     is idle.
@@ -41,6 +44,7 @@ class Plan:
 
     host: str
     release: str
+    deployment: str
     sglang_version: str
     profile: str
     fingerprint: str
@@ -109,6 +113,7 @@ def measure(
         client=plan.client(),
         conditions={
             "load": plan.load(),
+            "deployment": plan.deployment,
             "speculative_algorithm": info.speculative_algorithm,
             "served_model_name": info.served_model_name,
             "runs_min": plan.runs_min,
@@ -217,15 +222,105 @@ def store(result: Result, folder: Path) -> Path:
     return path
 
 
-def stored(plan: Plan, prompts_sha256: str, folder: Path) -> Path | None:
-    """The newest stored result of exactly this plan, with a passed canary; None if there is none."""
-    wanted = (plan.fingerprint, prompts_sha256, plan.client(), plan.load())
-    for path in sorted((folder / plan.release / plan.profile).glob("*.json"), reverse=True):
-        try:
-            result = Result.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-        its = (result.fingerprint, result.prompts_sha256, result.client, result.conditions.get("load"))
-        if its == wanted:
-            return path
-    return None
+def load_result(path: Path) -> Result | None:
+    """A stored result; None when there is no such file.
+
+    Raises:
+        ValueError: the file is not a result.
+    """
+    return Result.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def _is_of(result: Result, plan: Plan, prompts_sha256: str) -> bool:
+    its = (result.fingerprint, result.profile, result.prompts_sha256, result.client)
+    wanted = (plan.fingerprint, plan.profile, prompts_sha256, plan.client())
+    return its == wanted and result.conditions.get("load") == plan.load()
+
+
+def _is_same_release(result: Result, plan: Plan) -> bool:
+    return (result.release, result.conditions.get("deployment")) == (plan.release, plan.deployment)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A result and where it is stored, both None when one would have to be measured; and the baseline, if any.
+
+    ``measured`` tells a new result from an accepted one.
+    """
+
+    result: Result | None
+    path: Path | None
+    measured: bool
+    baseline: Result | None
+
+
+def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
+    """The accepted result of exactly this measurement, or a new one.
+
+    Args:
+        settings: the options of the module ``throughput_measure``, which documents them.
+        dry: measure nothing, and return no result where one would be.
+
+    Raises:
+        OperatorError: the server cannot be measured, or the settings contradict each other.
+        ValueError: the baseline is not a result.
+    """
+    policy = Policy.from_dict(settings["policy"])
+    baseline = load_result(Path(settings["baseline"]))
+    # Without a baseline this result will be one, and a baseline of few runs decides little later.
+    plan = plan_of(settings, policy, to_limit=settings["to_limit"] or baseline is None)
+    prompts_path, accepted_path = Path(settings["prompts"]), Path(settings["accepted"])
+    nothing = Taken(None, None, measured=False, baseline=baseline)
+    if dry and not prompts_path.exists():
+        return nothing
+    prompts = load(prompts_path)
+    accepted = load_result(accepted_path) if settings["reuse"] else None
+    if accepted and _is_of(accepted, plan, prompts.sha256) and _is_same_release(accepted, plan):
+        return Taken(accepted, accepted_path, measured=False, baseline=baseline)
+    if dry:
+        return nothing
+    # The judge refuses a baseline of something else and says why; it must not decide how much is measured.
+    comparable = baseline if baseline and _is_of(baseline, plan, prompts.sha256) else None
+
+    def more_runs(point: Point) -> int:
+        other = comparable.point(point.concurrency, point.prompts) if comparable else None
+        return need_more_runs(point, other, policy, plan.profile)
+
+    server = Server.of_deployment(Path(settings["config"]))
+    tokenizer = settings["tokenizer"] or server.info().tokenizer_path
+    python, user = str(settings["release"]["python"]), settings["user"]
+    with Bench(python, server.url, server.api_key, tokenizer, user, settings["environment"]) as bench:
+        result = measure(
+            plan, prompts, server, bench, Sampler(settings["nvidia_smi"]), more_runs, settings["canary"]
+        )
+    return Taken(result, store(result, Path(settings["results"])), measured=True, baseline=baseline)
+
+
+def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> Plan:
+    """The plan that the options of the module ``throughput_measure`` ask for."""
+    standard = [
+        PointPlan(slots, max(settings["requests_least"], slots * settings["requests_per_slot"]))
+        for slots in settings["concurrency"]
+    ]
+    long = [
+        PointPlan(slots, slots * settings["long_requests"], LONG) for slots in settings["long_concurrency"]
+    ]
+    return Plan(
+        host=settings["host"],
+        release=settings["release"]["id"],
+        deployment=Path(settings["config"]).parent.name,
+        sglang_version=settings["release"]["sglang_version"],
+        profile=settings["profile"],
+        fingerprint=settings["fingerprint"],
+        points=standard + long,
+        output_tokens=settings["output_tokens"],
+        runs_min=policy.max_runs if to_limit else policy.min_runs,
+        runs_max=policy.max_runs,
+        speculative=settings["profile"] == SPECULATIVE_PROFILE,
+        chat_template=settings["chat_template"],
+        seed=settings["seed"],
+        disturbed_max=settings["disturbed_limit"],
+        run_limit_s=settings["run_timeout"],
+        idle_limit_s=settings["idle_timeout"],
+        limits=Limits(stall_s=settings["stall"]),
+    )

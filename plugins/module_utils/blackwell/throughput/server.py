@@ -11,9 +11,12 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
+from ..readiness import server_url
+from ..server import read_config
 from .metrics import Counters, counters
 
 
@@ -46,9 +49,32 @@ class Server:
 
     def __init__(self, url: str, api_key: str = "", admin_key: str = "", timeout_s: float = 60.0) -> None:
         self.url = url.rstrip("/")
-        self._api_key = api_key
+        self.api_key = api_key
         self._admin_key = admin_key or api_key
         self._timeout_s = timeout_s
+
+    @classmethod
+    def of_deployment(cls, config: Path, timeout_s: float = 60.0) -> Server:
+        """The server that was started with this configuration file, which holds its address and its keys.
+
+        Raises:
+            OperatorError: there is no such file.
+        """
+        try:
+            arguments = read_config(config.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise OperatorError(
+                "The configuration of the server cannot be read",
+                found=str(error),
+                expected="the file that the server was started with",
+                remedy="deploy the server first (site.yml)",
+            ) from error
+        return cls(
+            server_url(arguments),
+            str(arguments.get("api_key") or ""),
+            str(arguments.get("admin_api_key") or ""),
+            timeout_s,
+        )
 
     def info(self) -> ServerInfo:
         """What the server says about itself."""
@@ -141,7 +167,7 @@ class Server:
 
     def _request(self, path: str, *, data: bytes | None = None, key: str | None = None) -> tuple[int, str]:
         headers = {"Content-Type": "application/json"}
-        key = self._api_key if key is None else key
+        key = self.api_key if key is None else key
         if key:
             headers["Authorization"] = f"Bearer {key}"
         request = urllib.request.Request(self.url + path, data=data, headers=headers)

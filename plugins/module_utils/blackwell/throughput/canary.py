@@ -1,0 +1,260 @@
+"""The correctness canary: is what the server says right, before anybody asks how fast it says it.
+
+On SM120 a server can be healthy, quick and wrong (FP4 matrix products of zeros, mixed-up expert kernels), and
+then says "!!!!" or "++++" at full speed. So known questions must get known answers, text must not be empty,
+noise or a loop, a tool call must be one, and a prompt that is already in the cache must not end the server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from ..errors import OperatorError
+from .prompts import Prompt
+from .server import Server
+
+_LOOP_PERIOD = 64
+_LOOP_REPEATS = 8
+_LOOP_LENGTH = 48
+_NOISE_LENGTH = 8
+_LETTERS_SHARE = 0.3
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Current weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+_TOOL_QUESTION = "What is the weather in Riga now? Use the tool."
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question whose answer is known: ``expect`` is a regular expression that the answer must contain."""
+
+    prompt: str
+    expect: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check and what it found."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Greedy output of fixed prompts, as token ids by prompt id."""
+
+    prompts_sha256: str
+    output_tokens: int
+    tokens: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far greedy output agrees with an earlier transcript.
+
+    ``first_divergence`` is the smallest number of tokens after which a prompt went another way, None where
+    none did. On GPUs it may, without a fault: batch shapes change the order of sums.
+    """
+
+    prompts: int
+    equal: int
+    first_divergence: int | None
+    differing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Canary:
+    """All checks of one server, its transcript and how that agrees with the reference, if there is one."""
+
+    checks: list[Check]
+    transcript: Transcript
+    agreement: Agreement | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a throughput result keeps of it; the transcript is stored apart."""
+        return {
+            "passed": self.passed,
+            "checks": [asdict(check) for check in self.checks],
+            "agreement": None if self.agreement is None else asdict(self.agreement),
+        }
+
+
+def fault_of(text: str) -> str:
+    """What is wrong with a text on the face of it: empty, noise or a loop. Empty string: nothing."""
+    visible = "".join(text.split())
+    if not visible:
+        return "it is empty"
+    if len(visible) >= _NOISE_LENGTH:
+        letters = sum(character.isalnum() for character in visible) / len(visible)
+        if letters < _LETTERS_SHARE:
+            return f"only {letters:.0%} of it are letters or digits"
+    period = _loop(text.strip())
+    if period:
+        return f"it repeats {text.strip()[-period:]!r} without end"
+    return ""
+
+
+def compare(now: Transcript, reference: Transcript) -> Agreement | None:
+    """How ``now`` agrees with ``reference``; None when they are of different prompts or lengths."""
+    if (now.prompts_sha256, now.output_tokens) != (reference.prompts_sha256, reference.output_tokens):
+        return None
+    diverged = {}
+    for prompt, tokens in now.tokens.items():
+        before = reference.tokens.get(prompt, [])
+        if tokens != before:
+            pairs = enumerate(zip(tokens, before))
+            diverged[prompt] = next((at for at, (a, b) in pairs if a != b), min(len(tokens), len(before)))
+    return Agreement(
+        prompts=len(now.tokens),
+        equal=len(now.tokens) - len(diverged),
+        first_divergence=min(diverged.values()) if diverged else None,
+        differing=sorted(diverged),
+    )
+
+
+def run(
+    server: Server,
+    questions: Sequence[Question],
+    prompts: Sequence[Prompt],
+    prompts_sha256: str,
+    *,
+    answer_tokens: int,
+    output_tokens: int,
+    tool_call: bool,
+    reference: Transcript | None,
+    exact: bool,
+) -> Canary:
+    """Run every check; one that fails does not keep the others from running.
+
+    Args:
+        server: the server.
+        questions: questions with known answers.
+        prompts: prompts of the transcript, also used for the other checks.
+        prompts_sha256: hash of the file they are from.
+        answer_tokens: how long an answer may be; a model that reasons needs room for that.
+        output_tokens: length of each text of the transcript.
+        tool_call: whether the server has a parser for tool calls.
+        reference: transcript of the accepted release.
+        exact: whether a difference from it is a fault.
+    """
+    checks = [
+        _check(f"answer to {question.prompt!r}", partial(_answer, server, question, answer_tokens))
+        for question in questions
+    ]
+    tokens: dict[str, list[int]] = {}
+    checks.append(_check("text", partial(_texts, server, prompts, output_tokens, tokens)))
+    checks.append(_check("repeated prefix", partial(_repeated_prefix, server, prompts)))
+    if tool_call:
+        checks.append(_check("tool call", partial(_tool_call, server, answer_tokens)))
+    transcript = Transcript(prompts_sha256=prompts_sha256, output_tokens=output_tokens, tokens=tokens)
+    agreement = compare(transcript, reference) if reference else None
+    if exact and agreement:
+        detail = f"{agreement.equal} of {agreement.prompts} texts are those of the accepted release"
+        if agreement.differing:
+            detail += f"; they part after {agreement.first_divergence} tokens"
+        checks.append(Check("same greedy text", not agreement.differing, detail))
+    return Canary(checks=checks, transcript=transcript, agreement=agreement)
+
+
+def _check(name: str, look: Callable[[], str]) -> Check:
+    """Run ``look``, which returns what it saw or raises _Wrong."""
+    try:
+        return Check(name, True, look())
+    except _Wrong as wrong:
+        return Check(name, False, str(wrong))
+    except OperatorError as error:
+        return Check(name, False, str(error))
+
+
+class _Wrong(Exception):
+    """An answer that is not right."""
+
+
+def _answer(server: Server, question: Question, tokens: int) -> str:
+    message = server.chat([{"role": "user", "content": question.prompt}], tokens)["choices"][0]["message"]
+    said = " ".join(filter(None, (message.get("reasoning_content"), message.get("content"))))
+    fault = fault_of(said)
+    if fault:
+        raise _Wrong(f"{fault}: {_short(said)}")
+    if not re.search(question.expect, said, re.IGNORECASE | re.DOTALL):
+        raise _Wrong(f"expected {question.expect!r}, got {_short(said)}")
+    return _short(said)
+
+
+def _texts(server: Server, prompts: Sequence[Prompt], tokens: int, into: dict[str, list[int]]) -> str:
+    for prompt in prompts:
+        said = server.generate(prompt.text, tokens)
+        count = int(said["meta_info"]["completion_tokens"])
+        fault = fault_of(said["text"])
+        if fault:
+            raise _Wrong(f"to {prompt.id}: {fault}: {_short(said['text'])}")
+        if count != tokens:
+            raise _Wrong(f"to {prompt.id}: {count} of {tokens} tokens")
+        into[prompt.id] = [int(token) for token in said["output_ids"]]
+    return f"{len(prompts)} texts of {tokens} tokens, none empty, noise or a loop"
+
+
+def _repeated_prefix(server: Server, prompts: Sequence[Prompt]) -> str:
+    text = max((prompt.text for prompt in prompts), key=len)
+    answers = [server.generate(text, 16) for _ in range(2)]
+    for said in answers:
+        fault = fault_of(said["text"])
+        if fault:
+            raise _Wrong(f"{fault}: {_short(said['text'])}")
+    cached = answers[1]["meta_info"].get("cached_tokens", 0)
+    return f"answered twice, {cached} of {answers[1]['meta_info'].get('prompt_tokens')} tokens from the cache"
+
+
+def _tool_call(server: Server, tokens: int) -> str:
+    asked = [{"role": "user", "content": _TOOL_QUESTION}]
+    message = server.chat(asked, tokens, tools=[_TOOL])["choices"][0]["message"]
+    calls = message.get("tool_calls") or []
+    if not calls:
+        raise _Wrong(f"no tool was called, it said {_short(str(message.get('content')))}")
+    function = calls[0]["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError as error:
+        raise _Wrong(f"the arguments are not JSON: {_short(function['arguments'])}") from error
+    if function["name"] != "get_weather" or "city" not in arguments:
+        raise _Wrong(f"it called {function['name']}({_short(function['arguments'])})")
+    return f"{function['name']}({function['arguments']})"
+
+
+def _loop(text: str) -> int:
+    """The shortest period with which the end of a text repeats itself often enough to be a loop, else 0."""
+    for period in range(1, _LOOP_PERIOD + 1):
+        length = period
+        while length < len(text) and text[-length - 1] == text[-length - 1 + period]:
+            length += 1
+        if length >= max(_LOOP_LENGTH, _LOOP_REPEATS * period):
+            return period
+    return 0
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 160 else f"{text[:160]}..."
+
