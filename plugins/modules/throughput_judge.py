@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
+---
 module: throughput_judge
 short_description: Judge a throughput result against its baseline or the floors
 description:
@@ -36,8 +37,8 @@ options:
   policy:
     description: >-
       What a release has to keep. Keys are C(margin), C(margins), C(floors), C(min_runs), C(max_runs),
-      C(error_rate), C(max_failure_share), C(min_accept_length), C(min_graph_share), C(accept_undecidable),
-      C(all_points). What is absent has its default.
+      C(error_rate), C(max_failure_share), C(min_accept_length), C(min_graph_share), and
+      C(accept_undecidable). What is absent has its default.
     type: dict
     default: {}
 attributes:
@@ -47,10 +48,11 @@ attributes:
   diff_mode:
     support: none
     description: There is nothing to show.
-author: Blackwell SGLang
+author: Blackwell SGLang contributors
 """
 
 EXAMPLES = r"""
+---
 - name: Judge the candidate
   throughput_judge:
     result: "{{ measured.result }}"
@@ -67,6 +69,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+---
 verdict:
   description: C(outcome), C(accepted), C(headline), C(findings), C(culprits), C(notes), C(baseline),
   C(references).
@@ -121,10 +124,8 @@ def main() -> None:
             for name in ("baseline", "baseline_again", "plain")
         )
         policy = Policy.from_dict(given["policy"])
-        if baseline and again:
-            verdict = judge_aba(baseline, result, again, policy)
-        else:
-            verdict = judge(result, baseline, policy)
+        between = baseline and again
+        verdict = judge_aba(baseline, result, again, policy) if between else judge(result, baseline, policy)
         choice = choose_profile(result, plain, policy) if plain else None
     except BaselineRefused as error:
         others = [other for other in (baseline, again) if other]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
+---
 module: throughput_report
 short_description: Keep throughput checks and write the report about them
 description:
@@ -35,10 +36,11 @@ attributes:
   diff_mode:
     support: full
     description: Shows the headlines of the checks that are added.
-author: Blackwell SGLang
+author: Blackwell SGLang contributors
 """
 
 EXAMPLES = r"""
+---
 - name: Write the report
   throughput_report:
     folder: reports/throughput
@@ -58,6 +60,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+---
 pages:
   description: The pages, one a host.
   returned: success

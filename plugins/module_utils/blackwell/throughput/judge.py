@@ -30,7 +30,7 @@ REFERENCES: list[dict[str, Any]] = [
 # Clocks below this part of the baseline's explain a lower step rate; less than that is ordinary boost wander.
 _CLOCK_DROP = 0.97
 _GRAPH_DROP = 0.05
-# Stalls and timeouts are the server's own doing; one may be chance and is repeated, two are not.
+# One stalled request may be chance, and its run is repeated; two are not. A run that hung is never chance.
 _TOLERATED_STALLS = 1
 
 _INVALID_CULPRITS = {
@@ -41,6 +41,7 @@ _INVALID_CULPRITS = {
     measured.WARM_CACHE: said.WARM_CACHE,
     measured.TOKEN_COUNT: said.TOKEN_COUNT,
     measured.TIMEOUT: said.STALLS,
+    measured.MISSING: said.MISSING_METRIC,
 }
 
 
@@ -116,14 +117,14 @@ def judge(candidate: Result, baseline: Result | None, policy: Policy) -> Verdict
         findings += found
         culprits += _culprits(found, point, counterpart)
         notes += _notes(found, point, counterpart, policy)
-    if baseline and policy.all_points:
+    if baseline:
         for point in baseline.points:
             if candidate.point(point.concurrency, point.prompts) is None:
                 text = f"{point_name(point)} was not measured, though the baseline has it"
                 findings.append(Finding(point_name(point), "", said.FAIL, said.RULE, text))
                 culprits.append(Culprit(said.MISSING_METRIC, point_name(point), text))
     if not any(finding.against in (said.BASELINE, said.FLOOR) for finding in findings):
-        text = f"nothing to judge by: no baseline, and no floors for profile {candidate.profile}"
+        text = f"nothing to judge by: no baseline, and the inventory sets no floors for {candidate.profile}"
         findings.append(Finding("", "", said.UNDECIDABLE, said.RULE, text))
     outcome = _worst(finding.outcome for finding in findings)
     measured_all = all(
@@ -200,7 +201,11 @@ def judge_aba(first: Result, candidate: Result, again: Result, policy: Policy) -
 def judge_point(point: Point, baseline: Point | None, policy: Policy, profile: str) -> list[Finding]:
     """Everything that is judged at one point: the fixed rules, then figure by figure."""
     name = point_name(point)
-    findings = [*_failures(point, name, policy), *_stalls(point, name), *_too_few_runs(point, name, policy)]
+    findings = [
+        *_unmeasurable(point, name),
+        *_failures(point, name, policy),
+        *_too_few_runs(point, name, policy),
+    ]
     runs = [run for run in point.runs if run.valid]
     if not runs:
         return findings
@@ -245,17 +250,19 @@ def _failures(point: Point, name: str, policy: Policy) -> list[Finding]:
     return [_rule(name, "failures", said.FAIL, text, said.FAILED_REQUESTS)]
 
 
-def _stalls(point: Point, name: str) -> list[Finding]:
-    stalled = [
-        reason
-        for run in point.runs
-        for reason in run.invalid_because
-        if reason.split(":")[0] in (measured.STALLED, measured.TIMEOUT)
-    ]
-    if len(stalled) <= _TOLERATED_STALLS:
-        return []
-    text = f"{len(stalled)} runs had a stalled request; the last: {stalled[-1]}"
-    return [_rule(name, "stalls", said.FAIL, text, said.STALLS)]
+def _unmeasurable(point: Point, name: str) -> list[Finding]:
+    """Runs that are invalid through the server's own fault, not through a disturbance."""
+    reasons = [reason for run in point.runs for reason in run.invalid_because]
+    missing = [reason for reason in reasons if _kind(reason) == measured.MISSING]
+    stalled = [reason for reason in reasons if _kind(reason) in (measured.STALLED, measured.TIMEOUT)]
+    hung = any(_kind(reason) == measured.TIMEOUT for reason in stalled)
+    findings = []
+    if missing:
+        findings.append(_rule(name, "", said.FAIL, missing[-1], said.MISSING_METRIC))
+    if hung or len(stalled) > _TOLERATED_STALLS:
+        text = f"{len(stalled)} run{'s' * (len(stalled) > 1)} stalled; the last: {stalled[-1]}"
+        findings.append(_rule(name, "stalls", said.FAIL, text, said.STALLS))
+    return findings
 
 
 def _too_few_runs(point: Point, name: str, policy: Policy) -> list[Finding]:
@@ -266,7 +273,7 @@ def _too_few_runs(point: Point, name: str, policy: Policy) -> list[Finding]:
     text = f"only {valid} valid runs of the {policy.min_runs} that a verdict needs"
     if not reasons:
         return [_rule(name, "runs", said.UNDECIDABLE, text, more_runs=policy.min_runs - valid)]
-    kinds = [reason.split(":")[0] for reason in reasons]
+    kinds = [_kind(reason) for reason in reasons]
     commonest = max(sorted(set(kinds)), key=kinds.count)
     text += f"; the others were disturbed, the last by {reasons[-1]}"
     culprit = _INVALID_CULPRITS.get(commonest, commonest)
@@ -285,6 +292,10 @@ def _graphs(point: Point, baseline: Point | None, name: str, policy: Policy) -> 
         )
         return [_rule(name, "graph_share", said.FAIL, text, said.GRAPHS_OFF)]
     return []
+
+
+def _kind(reason: str) -> str:
+    return reason.split(":")[0]
 
 
 def _rule(

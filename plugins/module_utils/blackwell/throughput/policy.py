@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -34,7 +34,6 @@ class Policy:
         min_graph_share: share of passes that have to run as CUDA graphs; None where there are no graphs.
         accept_undecidable: take a release whose figures are too noisy to decide, though never one that was
             not measured.
-        all_points: a point that the baseline has must have been measured; a short check sets it to False.
     """
 
     margin: float = 0.05
@@ -47,7 +46,6 @@ class Policy:
     min_accept_length: float = 1.5
     min_graph_share: float | None = None
     accept_undecidable: bool = False
-    all_points: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_runs <= self.max_runs:
@@ -74,10 +72,12 @@ class Policy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Policy:
-        """Read a policy from inventory data; keys that are absent or None keep their default.
+        """Read a policy from inventory data; keys that are absent, None or empty keep their default.
+
+        Numbers may be written as text, as they are on a command line.
 
         Raises:
-            OperatorError: an unknown key, or values that contradict each other.
+            OperatorError: an unknown key, or values that are no numbers or contradict each other.
         """
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(data) - known)
@@ -87,7 +87,8 @@ class Policy:
                 found=", ".join(unknown),
                 expected=f"some of {', '.join(sorted(known))}",
             )
-        return cls(**{key: value for key, value in data.items() if value is not None})
+        given = {key: value for key, value in data.items() if value not in (None, "")}
+        return cls(**{key: _READERS.get(key, _as_is)(key, value) for key, value in given.items()})
 
     def margin_of(self, figure: str) -> float:
         """The tolerated loss of one figure, as a fraction."""
@@ -110,3 +111,42 @@ class Policy:
         if runs < self.min_runs:
             return 0.0
         return look_error(runs, self.looks(), self.error_rate)
+
+
+def _as_is(_key: str, value: Any) -> Any:
+    return value
+
+
+def _float(key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise OperatorError(f"{key} is not a number", found=repr(value)) from error
+
+
+def _int(key: str, value: Any) -> int:
+    return int(_float(key, value))
+
+
+def _by_figure(key: str, values: Mapping[str, Any]) -> dict[str, float]:
+    return {figure: _float(f"{key}.{figure}", value) for figure, value in values.items()}
+
+
+def _floors(key: str, profiles: Mapping[str, Mapping[Any, Mapping[str, Any]]]) -> dict[str, Any]:
+    return {
+        profile: {str(at): _by_figure(f"{key}.{profile}.{at}", floors) for at, floors in points.items()}
+        for profile, points in profiles.items()
+    }
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "margin": _float,
+    "margins": _by_figure,
+    "floors": _floors,
+    "min_runs": _int,
+    "max_runs": _int,
+    "error_rate": _float,
+    "max_failure_share": _float,
+    "min_accept_length": _float,
+    "min_graph_share": _float,
+}

@@ -54,4 +54,5 @@ class Record:
 
     def file_name(self) -> str:
         """A name that sorts by time and is safe in any file system."""
-        return re.sub(r"[^A-Za-z0-9.-]+", "", f"{self.result.taken_at}-{self.result.profile}") + ".json"
+        time = self.result.taken_at.replace("+00:00", "Z")
+        return re.sub(r"[^A-Za-z0-9.-]+", "", f"{time}-{self.result.profile}") + ".json"

@@ -296,11 +296,20 @@ def _conditions(result: Result) -> str:
         pairs.append((point_name(point), told))
         gpus = ", ".join(f"{key} {median(values):.4g}" for key, values in _gpu(point).items())
         pairs += [(f"{point_name(point)}: GPUs", gpus)] if gpus else []
-    canary = _flat(result.canary) or [("canary", "not run")]
-    return (
-        f"<h2>Conditions: {escape(result.profile)}</h2>{_pairs(pairs)}"
-        f"<h2>Correctness canary: {escape(result.profile)}</h2>{_pairs(canary)}"
-    )
+    return f"<h2>Conditions: {escape(result.profile)}</h2>{_pairs(pairs)}{_canary(result)}"
+
+
+def _canary(result: Result) -> str:
+    checks = [
+        (
+            f"{_WORDS[said.PASS if check.get('passed') else said.FAIL]}: {check.get('name')}",
+            check.get("detail", ""),
+        )
+        for check in result.canary.get("checks", [])
+    ]
+    others = {key: value for key, value in result.canary.items() if key not in ("checks", "passed") and value}
+    pairs = [*checks, *_flat(others)] or [("canary", "not run")]
+    return f"<h2>Correctness canary: {escape(result.profile)}</h2>{_pairs(pairs)}"
 
 
 def _legend() -> str:

@@ -9,6 +9,7 @@ from .choice import Choice
 from .compare import Comparison
 from .judge import point_name
 from .legend import FIGURES
+from .policy import JUDGED
 from .result import Result
 from .verdict import FAIL, FLOOR, PASS, RULE, UNDECIDABLE, Finding, Verdict
 
@@ -93,7 +94,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 def _figure_row(samples: Sequence[float], name: str, finding: Finding | None) -> list[str] | None:
     figure = FIGURES[name]
     if not samples:
-        return [figure.label, "missing", "", "", "", ""] if finding else None
+        return [figure.label, "missing", "", "", "", ""] if name in JUDGED else None
     spread = f"{min(samples):.{figure.digits}f} to {max(samples):.{figure.digits}f}"
     row = [figure.label, figure.text(median(samples)), spread]
     if finding is None:

@@ -1,0 +1,465 @@
+"""The judge passes, fails, cannot tell, and names what is to blame."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections import Counter
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from blackwell.errors import OperatorError
+from blackwell.throughput.choice import choose_profile
+from blackwell.throughput.compare import compare
+from blackwell.throughput.intervals import (
+    look_error,
+    look_sizes,
+    median_interval,
+    ratio_interval,
+    runs_to_decide,
+)
+from blackwell.throughput.judge import BaselineRefused, judge, judge_aba, need_more_runs
+from blackwell.throughput.policy import Policy
+from blackwell.throughput.result import Point, Result
+from blackwell.throughput.verdict import Verdict
+
+from tests.unit.throughput_results import BUSY, make_point, make_result, make_run
+
+BASELINE = make_result(seed=1)
+POLICY = Policy()
+PLAIN: dict[str, Any] = {"identity": {"profile": "baseline"}, "plain": True}
+
+
+def worse(result: Result, **changes: Any) -> Result:
+    """The result with fields of every run replaced."""
+    points = [
+        dataclasses.replace(p, runs=[dataclasses.replace(run, **changes) for run in p.runs])
+        for p in result.points
+    ]
+    return dataclasses.replace(result, points=points)
+
+
+class TestVerdict:
+    def test_an_unchanged_server_passes(self) -> None:
+        verdict = judge(make_result(runs=5, seed=2), BASELINE, POLICY)
+        assert (verdict.outcome, verdict.accepted, verdict.culprits) == ("pass", True, [])
+        assert "0.5.9-3fa94c01d2be" in verdict.headline
+
+    def test_a_tenth_less_fails(self) -> None:
+        verdict = judge(make_result(runs=5, seed=2, speed=0.9), BASELINE, POLICY)
+        assert (verdict.outcome, verdict.accepted) == ("fail", False)
+
+    def test_a_loss_on_the_margin_is_undecidable_and_more_runs_are_not_promised(self) -> None:
+        verdict = judge(make_result(seed=2, speed=0.95, noise=0.035), BASELINE, POLICY)
+        assert verdict.outcome == "undecidable"
+        assert "more runs would not decide" in verdict.headline
+
+    def test_undecidable_says_how_many_runs_would_decide(self) -> None:
+        verdict = judge(make_result(runs=20, seed=4, noise=0.06), make_result(seed=1, noise=0.06), POLICY)
+        wanted = [f.more_runs for f in verdict.findings if f.outcome == "undecidable"]
+        assert verdict.outcome == "undecidable"
+        assert wanted and all(more is None or more > 0 for more in wanted)
+
+    @pytest.mark.parametrize("accept", [True, False])
+    def test_noise_is_accepted_only_where_the_policy_says_so(self, accept: bool) -> None:
+        policy = Policy(accept_undecidable=accept)
+        verdict = judge(make_result(seed=2, speed=0.95, noise=0.035), BASELINE, policy)
+        assert (verdict.outcome, verdict.accepted) == ("undecidable", accept)
+
+    def test_a_result_that_was_not_measured_is_never_accepted(self) -> None:
+        nothing = worse(make_result(runs=5), valid=False, invalid_because=[BUSY])
+        verdict = judge(nothing, BASELINE, Policy(accept_undecidable=True))
+        assert (verdict.outcome, verdict.accepted) == ("undecidable", False)
+        assert verdict.culprits[0].name == "foreign load"
+
+    def test_disturbed_runs_are_left_out_and_told(self) -> None:
+        good = make_result(runs=10, seed=2)
+        slow = make_run(random.Random(0), speed=0.5, valid=False, invalid_because=[BUSY])
+        first = dataclasses.replace(good.points[0], runs=[slow, *good.points[0].runs])
+        verdict = judge(dataclasses.replace(good, points=[first, good.points[1]]), BASELINE, POLICY)
+        assert verdict.outcome == "pass"
+        assert BUSY in verdict.notes[0]
+
+    def test_too_few_runs_decide_nothing_even_when_they_are_slow(self) -> None:
+        verdict = judge(make_result(runs=3, speed=0.5), BASELINE, POLICY)
+        assert verdict.outcome == "undecidable"
+        assert "only 3 valid runs of the 5" in verdict.headline
+
+    def test_it_survives_json(self) -> None:
+        verdict = judge(make_result(runs=5, speed=0.9), BASELINE, POLICY)
+        assert Verdict.from_json(verdict.to_json()) == verdict
+
+    def test_equal_figures_in_every_run_are_decided(self) -> None:
+        steady = worse(make_result(runs=5), decode_tok_s=96.0, output_tok_s=90.0, ttft_s=0.3, step_rate=33.0)
+        verdict = judge(steady, steady, POLICY)
+        assert verdict.outcome == "pass"
+
+
+class TestCulprit:
+    @pytest.mark.parametrize(
+        ("truth", "culprit"),
+        [
+            ({"length": 0.85, "speed": 0.85}, "draft model"),
+            ({"length": 0.8, "speed": 1.08}, "draft model"),
+            ({"length": 1.01 / 2.88}, "draft model"),
+            ({"speed": 0.88}, "kernels or communication"),
+            ({"speed": 0.5, "graph_share": 0.0}, "graphs off"),
+            ({"speed": 0.88, "gpu": {"clock_mhz": 1900.0}}, "host throttled"),
+            ({"ttft": 1.4}, "prefill"),
+            ({"total": 0.8}, "stalled requests"),
+            ({"failures": 1}, "failed requests"),
+            ({"failures": 15, "speed": 1.5}, "failed requests"),
+            ({"accept_length": None}, "missing metric"),
+            ({"graph_share": None}, "missing metric"),
+            ({"decode_tok_s": 0.0}, "missing metric"),
+        ],
+    )
+    def test_each_fault_fails_with_its_name(self, truth: dict[str, Any], culprit: str) -> None:
+        verdict = judge(make_result(runs=7, seed=3, **truth), BASELINE, POLICY)
+        assert verdict.outcome == "fail"
+        assert verdict.culprits[0].name == culprit
+        assert verdict.headline.startswith(f"Fail: {culprit} at 1 request")
+
+    @pytest.mark.parametrize(
+        ("reason", "outcome", "culprit"),
+        [
+            ("throttled: GPU 3 thermal", "undecidable", "host throttled"),
+            ("warm cache: 40 % of the prompt tokens", "undecidable", "warm cache"),
+            ("token count: usage and chunks differ", "undecidable", "token count"),
+            (BUSY, "undecidable", "foreign load"),
+            ("stalled request: 31 s", "fail", "stalled requests"),
+            ("timeout: 900 s", "fail", "stalled requests"),
+            ("missing metric: sglang:num_running_reqs", "fail", "missing metric"),
+        ],
+    )
+    def test_runs_that_do_not_count_name_why(self, reason: str, outcome: str, culprit: str) -> None:
+        nothing = worse(make_result(runs=6), valid=False, invalid_because=[reason])
+        verdict = judge(nothing, BASELINE, POLICY)
+        assert (verdict.outcome, verdict.culprits[0].name) == (outcome, culprit)
+        assert not verdict.accepted
+
+    def test_one_stalled_request_is_repeated_and_told(self) -> None:
+        good = make_result(runs=6, seed=2)
+        stalled = make_run(random.Random(0), valid=False, invalid_because=["stalled request: 31 s"])
+        point = dataclasses.replace(good.points[0], runs=[stalled, *good.points[0].runs])
+        verdict = judge(dataclasses.replace(good, points=[point, good.points[1]]), BASELINE, POLICY)
+        assert verdict.outcome == "pass"
+        assert "stalled request: 31 s" in verdict.notes[0]
+
+    def test_faster_with_fewer_accepted_tokens_is_told(self) -> None:
+        verdict = judge(make_result(runs=7, seed=3, length=0.8, speed=1.08), BASELINE, POLICY)
+        assert any("faster although fewer tokens are accepted" in note for note in verdict.notes)
+
+    def test_small_losses_of_both_factors_blame_the_larger(self) -> None:
+        lost = make_result(runs=20, seed=3, length=0.965, speed=0.965 * 0.958, noise=0.003)
+        verdict = judge(lost, make_result(seed=1, noise=0.003), POLICY)
+        failing = {f.figure for f in verdict.findings if f.outcome == "fail"}
+        assert "step_rate" not in failing and "accept_length" not in failing and "decode_tok_s" in failing
+        assert verdict.culprits[0].name == "kernels or communication"
+
+    def test_wrong_answers_fail_however_fast(self) -> None:
+        wrong = make_result(runs=5, speed=1.3, identity={"canary": {"passed": False, "checks": []}})
+        verdict = judge(wrong, BASELINE, POLICY)
+        assert (verdict.outcome, verdict.culprits[0].name) == ("fail", "wrong answers")
+
+    def test_a_point_that_was_not_measured_fails(self) -> None:
+        verdict = judge(make_result(runs=5, concurrency=(1,)), BASELINE, POLICY)
+        assert verdict.outcome == "fail"
+        assert "8 requests was not measured" in verdict.headline
+
+    def test_without_speculation_an_accept_length_of_one_is_right(self) -> None:
+        plain = {"profile": "baseline"}
+        before = make_result(seed=1, plain=True, identity=plain)
+        verdict = judge(make_result(runs=7, seed=2, plain=True, identity=plain), before, POLICY)
+        assert verdict.outcome == "pass"
+
+
+class TestBaseline:
+    @pytest.mark.parametrize(
+        ("field", "value", "named"),
+        [
+            ("fingerprint", "00" * 32, "host fingerprint"),
+            ("profile", "baseline", "profile"),
+            ("prompts_sha256", "cd" * 32, "prompts"),
+            ("client", "sglang.bench_serving 0.5.10", "client"),
+            ("conditions", {"load": {"output_tokens": 256, "seed": 1}}, "load output_tokens 512 -> 256"),
+        ],
+    )
+    def test_another_one_is_refused_with_what_differs(self, field: str, value: Any, named: str) -> None:
+        with pytest.raises(BaselineRefused, match=named):
+            judge(make_result(identity={field: value}), BASELINE, POLICY)
+
+    def test_conditions_that_are_only_a_record_do_not_matter(self) -> None:
+        conditions = {**BASELINE.conditions, "cache_flushed_before_each_run": False}
+        assert judge(make_result(identity={"conditions": conditions}), BASELINE, POLICY).outcome == "pass"
+
+    def test_one_without_a_figure_is_refused(self) -> None:
+        with pytest.raises(BaselineRefused, match="Accept length at 1 request"):
+            judge(make_result(), worse(BASELINE, accept_length=None), POLICY)
+
+    def test_aba_pools_both_measurements_of_the_accepted_release(self) -> None:
+        verdict = judge_aba(make_result(runs=10, seed=5), make_result(runs=10, seed=6), BASELINE, POLICY)
+        assert verdict.outcome == "pass"
+        assert {f.reference_runs for f in verdict.findings} == {30}
+        assert any("before and after" in note for note in verdict.notes)
+
+    @pytest.mark.parametrize("drift", [0.9, 1.1])
+    def test_aba_decides_nothing_when_the_host_drifted(self, drift: float) -> None:
+        again = make_result(seed=5, speed=drift)
+        verdict = judge_aba(BASELINE, make_result(seed=6), again, Policy(accept_undecidable=True))
+        assert (verdict.outcome, verdict.accepted) == ("undecidable", False)
+        assert "changed between" in verdict.headline
+
+
+class TestFloors:
+    FLOORS = Policy(floors={"eagle3": {"1": {"decode_tok_s": 80, "ttft_s": 0.5}, 8: {"output_tok_s": 300}}})
+
+    def test_they_decide_without_a_baseline_and_references_are_beside(self) -> None:
+        verdict = judge(make_result(runs=5), None, self.FLOORS)
+        assert verdict.outcome == "pass"
+        assert [r["decode_tok_s"] for r in verdict.references] == [89.5, 92.6, 54.1, 96.1]
+        assert judge(make_result(runs=5), BASELINE, POLICY).references == []
+
+    def test_below_one_fails(self) -> None:
+        verdict = judge(make_result(runs=5, speed=0.7), None, self.FLOORS)
+        assert verdict.outcome == "fail"
+
+    def test_for_a_time_the_floor_is_a_ceiling(self) -> None:
+        verdict = judge(make_result(runs=5, ttft=2), None, self.FLOORS)
+        assert (verdict.outcome, verdict.culprits[0].name) == ("fail", "prefill")
+        assert "ceiling 0.500 s" in verdict.headline
+
+    def test_prompts_of_another_kind_have_their_own(self) -> None:
+        policy = Policy(floors={"eagle3": {"1/long": {"decode_tok_s": 200}}})
+        result = make_result(runs=5, identity={"points": [make_point(1, 5, prompts="long")]})
+        verdict = judge(result, None, policy)
+        assert verdict.outcome == "fail"
+        assert "1 request, long prompts" in verdict.headline
+
+    def test_neither_floor_nor_baseline_is_no_pass(self) -> None:
+        verdict = judge(make_result(), None, Policy(accept_undecidable=True))
+        assert (verdict.outcome, verdict.accepted) == ("undecidable", False)
+        assert "no floors for eagle3" in verdict.headline
+
+    def test_a_drafter_that_is_never_right_fails_without_any(self) -> None:
+        verdict = judge(make_result(length=1.01 / 2.88), None, self.FLOORS)
+        assert (verdict.outcome, verdict.culprits[0].name) == ("fail", "draft model")
+
+    def test_graphs_are_required_where_the_policy_says_so(self) -> None:
+        policy = dataclasses.replace(self.FLOORS, min_graph_share=0.9)
+        off = judge(make_result(graph_share=0.1), None, policy)
+        unknown = judge(make_result(graph_share=None), None, policy)
+        assert (off.outcome, off.culprits[0].name) == ("fail", "graphs off")
+        assert (unknown.outcome, unknown.culprits[0].name) == ("fail", "missing metric")
+
+
+class TestMoreRuns:
+    def ask(self, runs: int, **truth: Any) -> int:
+        return need_more_runs(make_point(1, runs, 7, **truth), BASELINE.points[0], POLICY, "eagle3")
+
+    def test_the_first_look_is_at_the_least_number_of_runs(self) -> None:
+        assert (self.ask(0), self.ask(3)) == (5, 2)
+
+    def test_a_settled_point_needs_none(self) -> None:
+        assert self.ask(5) == 0
+        assert self.ask(5, speed=0.85) == 0
+
+    def test_an_open_point_goes_on_to_the_next_look_and_ends_at_the_limit(self) -> None:
+        assert [self.ask(n, speed=0.95) for n in (5, 7, 10, 14, 20)] == [2, 3, 4, 6, 0]
+
+    def test_disturbed_runs_do_not_count(self) -> None:
+        assert self.ask(5, valid=False, invalid_because=[BUSY]) == 5
+
+    def test_a_failed_request_ends_it_at_once(self) -> None:
+        assert self.ask(1, failures=1) == 0
+
+    def test_a_few_slow_runs_before_the_first_look_do_not(self) -> None:
+        assert self.ask(4, speed=0.5) == 1
+
+    def test_without_baseline_and_floors_the_least_number_is_enough(self) -> None:
+        point = make_point(1, 5)
+        assert need_more_runs(point, None, POLICY, "eagle3") == 0
+
+
+class TestIntervals:
+    def test_the_ratio_interval_is_the_exact_one(self) -> None:
+        """Of all ways to deal 5 + 4 distinct values, the share that puts the bound beyond 1 is the error at most."""
+        values = [1.1**n for n in range(9)]
+        for error in (0.01, 0.05, 0.1):
+            beyond = 0
+            deals = list(combinations(range(9), 5))
+            for deal in deals:
+                one = [values[n] for n in deal]
+                two = [values[n] for n in range(9) if n not in deal]
+                beyond += ratio_interval(one, two, error).low > 1
+            assert beyond / len(deals) <= error
+            assert (beyond + 5) / len(deals) > error / 2
+
+    def test_the_median_interval_is_the_exact_one(self) -> None:
+        sizes = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32]
+        signs = list(product((-1, 1), repeat=6))
+        beyond = sum(
+            median_interval([math.exp(s * x) for s, x in zip(deal, sizes)], 0.05).low > 1 for deal in signs
+        )
+        assert 0 < beyond / len(signs) <= 0.05
+
+    def test_it_is_unbounded_when_no_bound_has_the_wanted_certainty(self) -> None:
+        interval = ratio_interval([1.0, 1.1], [1.0, 1.2], 0.01)
+        assert (interval.low, interval.high) == (0.0, math.inf)
+
+    def test_one_odd_run_hardly_moves_it(self) -> None:
+        rng = random.Random(5)
+        one, two = ([100 * math.exp(rng.gauss(0, 0.01)) for _ in range(10)] for _ in range(2))
+        plain, odd = ratio_interval(one, two, 0.025), ratio_interval([*one[:9], 30.0], two, 0.025)
+        assert abs(odd.estimate / plain.estimate - 1) < 0.01
+        assert abs(odd.low / plain.low - 1) < 0.02
+
+    def test_the_looks_spend_no_more_than_the_budget(self) -> None:
+        for least, most in ((5, 20), (5, 6), (5, 5), (3, 100)):
+            looks = look_sizes(least, most)
+            assert looks[0] == least and looks[-1] == most
+            assert math.fsum(look_error(n, looks, 0.05) for n in looks) == pytest.approx(0.05)
+
+    def test_the_foreseen_number_of_runs_about_decides(self) -> None:
+        rng = random.Random(3)
+
+        def draw(count: int) -> list[float]:
+            return [100 * math.exp(rng.gauss(0, 0.06)) for _ in range(count)]
+
+        baseline, bound, error = draw(40), 0.95, 0.03
+        more = runs_to_decide(draw(8), baseline, bound, error)
+        assert more is not None
+        decided = sum(ratio_interval(draw(8 + 2 * more), baseline, error).low > bound for _ in range(40))
+        assert decided > 20
+        assert runs_to_decide([95.0, 95.1, 94.9], [100.0, 100.1, 99.9], bound, error) is None
+
+
+class TestErrorRates:
+    """The rates of docs/judge.md, on fewer trials: enough to notice a broken judge."""
+
+    def rates(self, speed: float, noise: float, most: int, trials: int = 60) -> Counter[str]:
+        policy, seen = Policy(max_runs=most), Counter[str]()
+        for trial in range(trials):
+            baseline = make_result(runs=most, seed=2 * trial, noise=noise)
+            full = make_result(runs=most, seed=2 * trial + 1, noise=noise, speed=speed)
+            points = []
+            for whole, other in zip(full.points, baseline.points):
+                point = Point(whole.concurrency, [])
+                while more := need_more_runs(point, other, policy, "eagle3"):
+                    point = Point(whole.concurrency, whole.runs[: len(point.runs) + more])
+                points.append(point)
+            seen[judge(dataclasses.replace(full, points=points), baseline, policy).outcome] += 1
+        return seen
+
+    @pytest.mark.parametrize(("noise", "most"), [(0.035, 20), (0.01, 6)])
+    def test_a_tenth_less_fails_and_an_unchanged_server_passes(self, noise: float, most: int) -> None:
+        assert self.rates(0.9, noise, most)["fail"] >= 57
+        unchanged = self.rates(1.0, noise, most)
+        assert unchanged["pass"] >= 57 and unchanged["fail"] == 0
+
+
+class TestChoice:
+    def test_the_faster_profile_serves(self) -> None:
+        choice = choose_profile(make_result(seed=1), make_result(seed=2, speed=0.9, **PLAIN), POLICY)
+        assert (choice.profile, choice.crossover) == ("eagle3", None)
+
+    @pytest.mark.parametrize("speed", [1.0, 1.2])
+    def test_a_tie_and_a_loss_go_to_the_plain_one(self, speed: float) -> None:
+        choice = choose_profile(make_result(seed=1), make_result(seed=2, speed=speed, **PLAIN), POLICY)
+        assert choice.profile == "baseline"
+
+    def test_losing_at_service_concurrency_is_told_with_the_crossover(self) -> None:
+        slow_when_busy = make_result(
+            identity={"points": [make_point(1, speed=1.1), make_point(8, speed=0.9)]},
+        )
+        choice = choose_profile(slow_when_busy, make_result(seed=2, **PLAIN), POLICY)
+        assert choice.profile == "eagle3"
+        assert choice.crossover is not None and 1 < choice.crossover < 8
+        assert "slower at 8 requests" in choice.reason
+
+    def test_results_of_different_releases_are_refused(self) -> None:
+        other = make_result(plain=True, identity={"profile": "baseline", "release": "0.5.10-000000000000"})
+        with pytest.raises(OperatorError, match=r"release 0.5.10-000000000000 -> 0.5.9-3fa94c01d2be"):
+            choose_profile(make_result(), other, POLICY)
+
+
+class TestPolicy:
+    def test_an_unknown_setting_is_refused(self) -> None:
+        with pytest.raises(OperatorError, match="marign"):
+            Policy.from_dict({"marign": 0.05})
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{"margin": 5}, {"margin": "much"}, {"min_runs": 21}, {"floors": {"eagle3": {1: {"decode": 80}}}}],
+    )
+    def test_values_without_sense_are_refused(self, settings: dict[str, Any]) -> None:
+        with pytest.raises(OperatorError):
+            Policy.from_dict(settings)
+
+    def test_numbers_may_be_text_and_what_is_empty_is_the_default(self) -> None:
+        given = {
+            "margin": "0.1",
+            "max_runs": "30",
+            "min_graph_share": "",
+            "floors": {"eagle3": {1: {"ttft_s": "2"}}},
+        }
+        policy = Policy.from_dict(given)
+        assert (policy.margin, policy.max_runs, policy.min_graph_share) == (0.1, 30, None)
+        assert policy.floors_at("eagle3", 1, "standard") == {"ttft_s": 2.0}
+
+
+class TestComparison:
+    def test_it_tells_better_from_worse_and_noise_from_both(self) -> None:
+        rows = {
+            row.figure: row for row in compare(BASELINE, make_result(seed=2, speed=1.1, ttft=1.2)).rows[:10]
+        }
+        assert (rows["decode_tok_s"].better, rows["ttft_s"].better) == (True, False)
+        assert rows["accept_length"].better is None
+
+    def test_what_differs_is_named_and_missing_figures_are_no_obstacle(self) -> None:
+        other = worse(make_result(identity={"fingerprint": "00" * 32}), accept_length=None)
+        comparison = compare(BASELINE, other)
+        assert comparison.differences[0].startswith("host fingerprint")
+        assert any(row.figure == "accept_length" and row.after is None for row in comparison.rows)
+
+
+class TestModule:
+    def test_it_returns_verdict_table_and_choice(self, run_module: Any) -> None:
+        plain = make_result(seed=2, speed=0.9, plain=True, identity={"profile": "baseline"})
+        told = run_module(
+            "throughput_judge",
+            {
+                "result": make_result(runs=5, seed=3).to_json(),
+                "baseline": BASELINE.to_json(),
+                "plain": plain.to_json(),
+                "policy": {"margin": "0.05"},
+            },
+            check=True,
+        )
+        assert (told["accepted"], told["changed"], told["choice"]["profile"]) == (True, False, "eagle3")
+        assert any(line.startswith("Decode") for line in told["lines"])
+
+    def test_a_bad_verdict_is_no_failure_of_the_module(self, run_module: Any) -> None:
+        told = run_module(
+            "throughput_judge",
+            {"result": make_result(speed=0.8).to_json(), "baseline": BASELINE.to_json()},
+        )
+        assert "failed" not in told
+        assert (told["accepted"], told["verdict"]["outcome"]) == (False, "fail")
+
+    def test_a_refused_baseline_says_what_differs(self, run_module: Any) -> None:
+        other = make_result(identity={"fingerprint": "00" * 32, "host": "gpu-2"})
+        told = run_module(
+            "throughput_judge", {"result": make_result().to_json(), "baseline": other.to_json()}
+        )
+        assert told["failed"]
+        assert told["differences"][0].startswith("host fingerprint")
+
+    def test_aba_needs_the_first_result(self, run_module: Any) -> None:
+        told = run_module(
+            "throughput_judge",
+            {"result": make_result().to_json(), "baseline_again": BASELINE.to_json()},
+        )
+        assert told["failed"]
