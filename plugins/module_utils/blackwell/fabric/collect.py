@@ -95,6 +95,7 @@ class Facts:
     driver_params: Mapping[str, str] = field(default_factory=dict)
     hmm_disabled: str = ""
     xids: Sequence[system.Xid] = ()
+    wants_open_module: bool = False
     log_readable: bool = True
     ports_above: Sequence[pci.Port] = ()
     cards: Mapping[str, pci.Port] = field(default_factory=dict)
@@ -234,6 +235,7 @@ def _gpu(host: Host, facts: Facts) -> None:
         log = host.run("journalctl", "-k", "-b", "--no-pager", "-o", "cat")
     facts.log_readable = log.rc == 0
     facts.xids = system.parse_xids(log.out)
+    facts.wants_open_module = system.needs_open_module(log.out)
 
     facts.kernels_without_module = [
         Path(name).name

@@ -53,6 +53,10 @@ def _each(values: Iterable[str]) -> str:
     return ", ".join(f"{count}x {value}" for value, count in Counter(values).most_common())
 
 
+def _pairs(count: int) -> str:
+    return f"{count} pair{'' if count == 1 else 's'}"
+
+
 def _row(
     id: str,
     subject: str,
@@ -88,9 +92,19 @@ def _driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     done = facts.nvidia_smi
     assert done is not None
     module, library = facts.module_version, facts.library_version
+    unlike = "Driver/library version mismatch" in done.out + done.err
     if done.rc == -1:
         yield Check("driver", FAIL, "NVIDIA driver", "no nvidia-smi", need, install)
-    elif module and library and module != library:
+    elif facts.wants_open_module and not facts.module_open:
+        yield Check(
+            "driver",
+            FAIL,
+            "NVIDIA driver",
+            f"the proprietary module {module}, which does not know these cards".replace("  ", " "),
+            f"the open module of {need}",
+            install,
+        )
+    elif unlike or (module and library and module != library):
         # Programs that run keep working until they restart; so nothing of ours is restarted here.
         yield Check(
             "driver_mismatch",
@@ -277,6 +291,16 @@ def _health(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             else "Look at dmesg | grep Xid; these are mostly faults of a program",
             severity=FAIL if fatal else WARN,
         )
+    asked = [gpu for gpu in gpus if gpu.recovery not in ("", "None", "N/A")]
+    if asked:
+        yield Check(
+            "recovery",
+            FAIL,
+            "GPU recovery",
+            ", ".join(f"the driver asks for '{gpu.recovery}' on GPU {gpu.index}" for gpu in asked),
+            "None",
+            "Stop what uses the card and do what the driver asks for; a reboot does all of it",
+        )
     slow = [gpu for gpu in gpus if set(gpu.slowdowns).intersection(_SLOWDOWNS)]
     yield _row(
         "slowdown",
@@ -351,9 +375,9 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
         "the card's default, alike on all",
         "If it is not meant so, set host_tuning_power_limit_w; figures belong to one limit",
     )
-    hmm = facts.hmm_disabled == "N" or (
-        not facts.hmm_disabled and any(gpu.addressing == "HMM" for gpu in gpus)
-    )
+    # The driver says whether it is in use; the module's parameter only whether it would be allowed.
+    modes = {gpu.addressing for gpu in gpus} - {"", "N/A"}
+    hmm = "HMM" in modes if modes else facts.hmm_disabled == "N"
     yield _row(
         "hmm",
         "Heterogeneous memory (HMM)",
@@ -485,7 +509,7 @@ def _links(facts: Facts, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
 def _fabric(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
     links = facts.links
     if links and links.cells:
-        told = ", ".join(f"{count} pairs {kind}" for kind, count in links.kinds.items())
+        told = ", ".join(f"{_pairs(count)} {kind}" for kind, count in links.kinds.items())
         yield Check("topology", OK, "Topology", told)
     total = len(gpus) * (len(gpus) - 1) // 2
     peers: dict[str, int] = {}
@@ -503,13 +527,13 @@ def _fabric(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             "p2p",
             "Peer-to-peer",
             bool(broken),
-            f"{len(broken)} of {total} pairs cannot ({reasons})" if broken else f"OK for all {total} pairs",
+            f"{len(broken)} of {_pairs(total)} cannot ({reasons})" if broken else f"OK for {_pairs(total)}",
             "OK for every pair",
             "Turn off the IOMMU and ACS (see below), check BAR1, then consider host_tuning_p2p_override; "
             "without peer-to-peer every allreduce goes through main memory",
         )
     redirecting = [port for port in facts.ports_above if port.redirects]
-    if facts.ports_above and all(port.acs is None for port in facts.ports_above if port.bridge):
+    if facts.ports_above and all(port.acs is None for port in facts.ports_above):
         yield Check(
             "acs",
             WARN,

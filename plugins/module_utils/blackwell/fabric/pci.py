@@ -30,11 +30,6 @@ class Port:
         """Whether access control sends peer-to-peer traffic of this port up to the root complex."""
         return bool(self.acs and self.acs.intersection({"ReqRedir", "CmpltRedir"}))
 
-    @property
-    def bridge(self) -> bool:
-        """A root port, or a port of a switch."""
-        return self.kind.startswith("PCI bridge")
-
 
 def full_address(address: str) -> str:
     """``41:00.0`` and ``00000000:41:00.0`` as sysfs writes them: ``0000:41:00.0``."""

@@ -49,6 +49,7 @@ class Gpu:
     compute_mode: str
     mig: str
     addressing: str
+    recovery: str
     ecc: str
     ecc_uncorrected: float | None
     remap_pending: str
@@ -202,6 +203,7 @@ def _gpu(index: int, bus_id: str, lines: list[str]) -> Gpu:
         compute_mode=_text(tree, "Compute Mode"),
         mig=_text(tree, "MIG Mode/Current"),
         addressing=_text(tree, "Addressing Mode"),
+        recovery=_text(tree, "GPU Recovery Action"),
         ecc=_text(tree, "ECC Mode/Current", "Ecc Mode/Current"),
         ecc_uncorrected=_uncorrected(tree),
         remap_pending=_text(tree, "Remapped Rows/Pending"),

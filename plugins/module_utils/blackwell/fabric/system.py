@@ -21,6 +21,7 @@ FATAL_XIDS = {
     119: "GSP did not answer",
     120: "GSP error",
     143: "GPU initialization failed",
+    154: "the driver asks for a reset",
 }
 
 
@@ -87,19 +88,34 @@ def parse_driver_params(text: str) -> dict[str, str]:
 
 
 def parse_nvml_version(text: str) -> str:
-    """The version of the user-space library, from nvidia-smi's complaint that it does not fit the module."""
+    """The version of the user-space library, from nvidia-smi's complaint that it does not fit the module.
+
+    The complaint leaves out the last part: ``580.178`` stands for 580.178.04.
+    """
     match = re.search(r"NVML library version:\s*(\d+\.\d+(?:\.\d+)?)", text)
     return match.group(1) if match else ""
 
 
 def parse_xids(text: str) -> list[Xid]:
-    """The driver's errors in a kernel log, oldest first."""
+    """The driver's errors in a kernel log, oldest first.
+
+    A card that is gone when the driver starts has no Xid, but three lines of text; it counts as Xid 79.
+    """
     found = re.findall(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?", text)
-    lost = re.findall(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]+?):? GPU has fallen off the bus", text)
-    xids = [Xid(address.lower(), int(code), rest.strip()) for address, code, rest in found]
-    told = {(xid.address, xid.code) for xid in xids}
-    xids += [Xid(a.lower(), 79, "GPU has fallen off the bus") for a in lost if (a.lower(), 79) not in told]
-    return xids
+    xids = [Xid(_slot(address), int(code), rest.strip()) for address, code, rest in found]
+    lost = re.findall(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)\s[^\[]*?fallen off the bus", text)
+    told = {xid.address for xid in xids if xid.code == 79}
+    return xids + [Xid(_slot(a), 79, FATAL_XIDS[79]) for a in lost if _slot(a) not in told]
+
+
+def _slot(address: str) -> str:
+    """``0000:B3:00.0`` without its function, as Xids have it."""
+    return address.lower().split(".")[0]
+
+
+def needs_open_module(text: str) -> bool:
+    """Whether the driver refused a card in a kernel log because it wants the open kernel module."""
+    return "requires use of the NVIDIA open kernel modules" in " ".join(text.split())
 
 
 def parse_listeners(text: str) -> list[Listener]:
