@@ -103,20 +103,14 @@ def main() -> None:
     links: list[str] = []
     try:
         wanted.check_path()
-        if module.check_mode and not wanted.present and given["installed_by_play"]:
-            after = {"home": given["home"]}
-        else:
-            links = [str(link) for link in wanted.missing_links()]
-            if not module.check_mode:
-                wanted.make_links()
-            digest = wanted.digest() if wanted.present else ""
-            if before.get("digest") != digest or not digest or links:
-                if module.check_mode and wanted.present:
-                    compiler = before.get("compiler", "")
-                else:
-                    compiler = wanted.prove()
-                after = {"home": given["home"], "compiler": compiler, "digest": digest}
-            if before != after and not module.check_mode:
+        links = [str(link) for link in wanted.missing_links()]
+        if not module.check_mode:
+            wanted.make_links()
+        if links or not wanted.present or before.get("digest") != wanted.digest():
+            if module.check_mode and (wanted.present or given["installed_by_play"]):
+                after = {"home": given["home"]}
+            else:
+                after = {"home": given["home"], "compiler": wanted.prove(), "digest": wanted.digest()}
                 toolkit.write_record(path, after)
     except OperatorError as error:
         module.fail_json(msg=str(error))

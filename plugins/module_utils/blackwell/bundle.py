@@ -204,13 +204,17 @@ class Bundle:
 def _batches(pins: Iterable[Pin]) -> Iterator[list[Pin]]:
     """Groups that are fetched together.
 
-    Wheels of a local version (+cpu, +cu130) go alone: most indexes lack them, and a group fails as one.
+    Wheels of a local version (+cpu, +cu130) go alone: most indexes lack them, and a group fails as one. So do wheels
+    without a checksum, since pip wants one for all of a group or for none.
     """
+
+    def alone(pin: Pin) -> bool:
+        return "+" in pin.version or not pin.sha256
+
     batch: list[Pin] = []
-    for pin in sorted(pins, key=lambda pin: ("+" in pin.version, pin.name)):
-        alone = "+" in pin.version
+    for pin in sorted(pins, key=lambda pin: (alone(pin), pin.name)):
         size = sum(other.size for other in batch) + pin.size
-        if batch and (alone or size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
+        if batch and (alone(pin) or size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
             yield batch
             batch = []
         batch.append(pin)

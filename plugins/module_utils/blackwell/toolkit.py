@@ -62,7 +62,7 @@ class Toolkit:
 
     def missing_links(self) -> dict[Path, str]:
         """Names that a linker needs and PyPI's wheels do not have, with what each should point to."""
-        if not self.wheels:
+        if not self.wheels or not self.present:
             return {}
         wanted = {self.home / "lib64": "lib"}
         for library in sorted((self.home / "lib").glob("lib*.so.*")):

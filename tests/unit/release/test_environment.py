@@ -1,0 +1,280 @@
+"""An environment becomes what its lock says, whatever was there before. Real uv, real wheels, no network."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell import environment
+from blackwell.environment import Environment, ensure
+from blackwell.errors import OperatorError
+from blackwell.lock import Pin
+
+from tests.unit.release.conftest import PYTHON, WheelMaker, lock_of, wrap_uv
+
+
+@pytest.fixture
+def wanted(tmp_path: Path, folder: Path, make_wheel: WheelMaker, uv: Pin) -> Environment:
+    lock, text = lock_of(make_wheel("alpha", "1.0", ["beta>=1"]), make_wheel("beta", "1.1"))
+    return Environment(
+        release=tmp_path / "root" / "releases" / "0.5.9-1",
+        lock=lock,
+        lock_text=text,
+        python=sys.executable,
+        uv=uv,
+        bundle=folder.parent,
+        overlay={"engine/__init__.py": "name = 'stand-in'\n", "engine.pth": "import engine\n"},
+    )
+
+
+def other(wanted: Environment, *pins: Pin, **more: Any) -> Environment:
+    lock, text = lock_of(*pins, **more)
+    return dataclasses.replace(wanted, lock=lock, lock_text=text)
+
+
+def ask(wanted: Environment, program: str) -> str:
+    return subprocess.run(
+        [wanted.interpreter, "-I", "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def changed(wanted: Environment, **more: Any) -> bool:
+    before, after = ensure(wanted, **more)
+    return before is not after
+
+
+def test_an_empty_host_gets_the_locked_packages_and_the_engine(wanted: Environment) -> None:
+    assert changed(wanted)
+    program = "import alpha, beta, engine; print(alpha.version, beta.version, engine.name)"
+    assert ask(wanted, program) == "1.0 1.1 stand-in"
+    assert (wanted.release / "lock.txt").read_text() == wanted.lock_text
+
+
+def test_nothing_outside_shares_a_file_with_the_release(wanted: Environment) -> None:
+    ensure(wanted)
+    assert sorted(entry.name for entry in wanted.release.iterdir()) == ["lock.txt", "venv"]
+    shared = [path for path in wanted.venv.rglob("*") if path.is_file() and path.lstat().st_nlink > 1]
+    assert shared == []
+
+
+def test_everything_is_compiled_and_readable_for_the_service(wanted: Environment) -> None:
+    os.umask(old := os.umask(0o077))
+    os.umask(0o077)
+    try:
+        ensure(wanted)
+    finally:
+        os.umask(old)
+    tag = sys.implementation.cache_tag
+    for name in ("__pycache__/alpha", "engine/__pycache__/__init__"):
+        assert (wanted.site_packages / f"{name}.{tag}.pyc").is_file()
+    for path in (wanted.venv, *wanted.venv.rglob("*")):
+        assert path.stat().st_mode & 0o044 == 0o044, path
+
+
+def test_a_converged_host_is_only_looked_at(wanted: Environment) -> None:
+    ensure(wanted)
+    for wheel in wanted.wheels.iterdir():
+        wheel.unlink()
+    assert not changed(dataclasses.replace(wanted, python="/no/such/python"))
+
+
+def test_check_mode_says_what_would_come_and_changes_nothing(wanted: Environment) -> None:
+    before, after = ensure(wanted, dry_run=True)
+    assert before.listing() == ""
+    assert "alpha==1.0\n" in after.listing()
+    assert "engine/__init__.py sha256:" in after.listing()
+    assert not wanted.release.exists()
+    ensure(wanted)
+    assert not changed(wanted, dry_run=True)
+
+
+def test_drift_is_mended_and_nothing_else_is_touched(
+    wanted: Environment, make_wheel: WheelMaker, folder: Path
+) -> None:
+    ensure(wanted)
+    (wanted.release / "manifest.json").touch()
+    patched = wanted.site_packages / "alpha.py"
+    patched.write_text("version = 'patched'\n")
+    foreign = make_wheel("gamma", "3", into=folder.parent / "foreign")
+    uv = ["uv", "pip", "install", "-q", "--no-index", "--no-deps", "--python", str(wanted.interpreter)]
+    subprocess.run([*uv, folder.parent / "foreign" / foreign.filename], check=True)
+    subprocess.run(["uv", "pip", "uninstall", "-q", "--python", str(wanted.interpreter), "beta"], check=True)
+    before, after = ensure(wanted)
+    assert set(before.packages) == {"alpha", "gamma"}
+    assert set(after.packages) == set(environment.look(wanted).packages) == {"alpha", "beta"}
+    assert ask(wanted, "import alpha, beta; print(alpha.version, beta.version)") == "patched 1.1"
+
+
+def test_an_edited_engine_file_is_put_back_without_an_installer(wanted: Environment) -> None:
+    ensure(wanted)
+    (wanted.site_packages / "engine" / "__init__.py").write_text("name = 'edited'\n")
+    (wanted.wheels / wanted.uv.filename).unlink()
+    assert changed(wanted)
+    assert ask(wanted, "import engine; print(engine.name)") == "stand-in"
+
+
+def test_another_build_of_the_same_version_is_replaced(wanted: Environment, make_wheel: WheelMaker) -> None:
+    first = other(wanted, make_wheel("alpha", "1.0+cu128"))
+    ensure(first)
+    second = other(wanted, make_wheel("alpha", "1.0+cu130"))
+    ensure(second)
+    assert ask(second, "import alpha; print(alpha.version)") == "1.0+cu130"
+
+
+def test_a_half_made_environment_is_built_again(wanted: Environment) -> None:
+    ensure(wanted)
+    (wanted.venv / environment.MARKER).unlink()
+    (wanted.site_packages / "alpha.py").unlink()
+    assert changed(wanted)
+    assert ask(wanted, "import alpha; print(alpha.version)") == "1.0"
+
+
+def test_a_sealed_release_is_never_built_again_from_nothing(wanted: Environment) -> None:
+    ensure(wanted)
+    (wanted.release / "manifest.json").touch()
+    (wanted.venv / environment.MARKER).unlink()
+    kept = wanted.site_packages / "kept.txt"
+    kept.touch()
+    ensure(wanted)
+    assert kept.exists()
+    assert not changed(wanted)
+
+
+def test_a_kill_in_the_middle_is_harmless(wanted: Environment, tmp_path: Path) -> None:
+    """uv is replaced by one that installs and then kills whoever called it, once."""
+    real = subprocess.run(["which", "uv"], capture_output=True, text=True, check=True).stdout.strip()
+    killer = tmp_path / "killer"
+    killer.write_text(
+        f'#!/bin/sh\n{real} "$@" || exit $?\n'
+        f'if [ "$2" = sync ] && ! [ -e {tmp_path}/killed ]; then touch {tmp_path}/killed; kill -9 $PPID; fi\n'
+    )
+    wanted = dataclasses.replace(wanted, uv=wrap_uv(killer, wanted.wheels))
+    child = os.fork()
+    if child == 0:
+        ensure(wanted)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 9
+    state = environment.look(wanted)
+    assert state.packages
+    assert not state.whole
+    assert changed(wanted)
+    assert sorted(entry.name for entry in wanted.release.iterdir()) == ["lock.txt", "venv"]
+    assert not changed(wanted)
+
+
+def test_two_runs_do_not_build_the_same_release(wanted: Environment) -> None:
+    wanted.release.mkdir(parents=True)
+    handle = os.open(wanted.release, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(OperatorError, match="Another run is installing"):
+            ensure(wanted)
+    finally:
+        os.close(handle)
+    assert changed(wanted)
+
+
+def test_a_wheel_with_another_checksum_is_named(wanted: Environment) -> None:
+    wheel = wanted.wheels / "beta-1.1-py3-none-any.whl"
+    content = bytearray(wheel.read_bytes())
+    content[-1] ^= 1
+    wheel.write_bytes(content)
+    with pytest.raises(OperatorError, match=r"beta-1\.1-py3-none-any\.whl has sha256") as caught:
+        ensure(wanted)
+    assert wanted.lock.pins[1].sha256 in str(caught.value)
+    assert not environment.look(wanted).whole
+
+
+def test_a_uv_with_another_checksum_is_never_run(wanted: Environment) -> None:
+    wrong = dataclasses.replace(wanted.uv, sha256="0" * 64)
+    with pytest.raises(OperatorError, match=r"uv-1\.0-py3-none-any\.whl is not the file that was locked"):
+        ensure(dataclasses.replace(wanted, uv=wrong))
+
+
+def test_an_incomplete_bundle_is_refused_before_anything_is_written(wanted: Environment) -> None:
+    (wanted.wheels / "alpha-1.0-py3-none-any.whl").unlink()
+    (wanted.wheels / "beta-1.1-py3-none-any.whl").write_bytes(b"cut off")
+    with pytest.raises(OperatorError, match=r"1 missing, alpha-1\.0-py3-none-any\.whl") as caught:
+        ensure(wanted)
+    assert "beta-1.1-py3-none-any.whl has 7 bytes, not" in str(caught.value)
+    assert "playbooks/bundle.yml" in caught.value.remedy
+    assert not wanted.release.exists()
+
+
+def test_too_little_space_is_refused_before_anything_is_written(wanted: Environment) -> None:
+    with pytest.raises(OperatorError, match="not enough space") as caught:
+        ensure(dataclasses.replace(wanted, required_space=2**60))
+    assert "1073741824.0 GiB" in caught.value.expected
+    assert "sglang_stack_required_space" in caught.value.remedy
+    assert not wanted.release.exists()
+
+
+@pytest.mark.parametrize("python", ["python9.9", "/no/such/python"])
+def test_a_missing_python_is_named_with_its_package(wanted: Environment, python: str) -> None:
+    with pytest.raises(OperatorError, match=f"This host has no Python {PYTHON}") as caught:
+        ensure(dataclasses.replace(wanted, python=python), dry_run=True)
+    assert f"apt-get install python{PYTHON}" in caught.value.remedy
+    assert "sglang_stack_python" in caught.value.remedy
+
+
+def test_another_python_is_refused(wanted: Environment, tmp_path: Path) -> None:
+    old = tmp_path / "python-old"
+    old.write_text("#!/bin/sh\necho 3.4\n")
+    old.chmod(0o755)
+    with pytest.raises(OperatorError, match="not the Python that the lock was made for") as caught:
+        ensure(dataclasses.replace(wanted, python=str(old)))
+    assert (caught.value.found, caught.value.expected) == ("Python 3.4", f"Python {PYTHON}")
+
+
+def test_a_lock_with_an_unknown_checksum_is_not_installed(wanted: Environment) -> None:
+    unknown = dataclasses.replace(wanted.lock.pins[0], sha256="")
+    with pytest.raises(OperatorError, match="checksum nobody has published") as caught:
+        ensure(other(wanted, unknown, wanted.lock.pins[1]), dry_run=True)
+    assert caught.value.found == "alpha==1.0"
+    assert "playbooks/bundle.yml" in caught.value.remedy
+
+
+def test_packages_that_do_not_fit_are_refused(wanted: Environment, make_wheel: WheelMaker) -> None:
+    clash = make_wheel("delta", "1", ["beta>=2", "epsilon"])
+    with pytest.raises(OperatorError, match="do not fit together") as caught:
+        ensure(other(wanted, *wanted.lock.pins, clash))
+    assert "beta" in caught.value.found
+    assert "epsilon" in caught.value.found
+    assert not environment.look(wanted).whole
+
+
+def test_what_the_lock_leaves_out_or_overrides_is_no_misfit(
+    wanted: Environment, make_wheel: WheelMaker
+) -> None:
+    clash = make_wheel("delta", "1", ["beta>=2", "epsilon"])
+    allowed = other(wanted, *wanted.lock.pins, clash, without=["Epsilon"], overrides=["beta==1.1"])
+    assert changed(allowed)
+
+
+def test_the_module_shows_packages_and_reports_errors(
+    wanted: Environment, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    given = {
+        "path": str(wanted.release),
+        "python": wanted.python,
+        "lock": wanted.lock_text,
+        "uv": wanted.uv.line(),
+        "bundle": str(wanted.bundle),
+        "overlay": dict(wanted.overlay),
+    }
+    for check in (True, False):
+        result = run_module("python_environment", given, check=check)
+        assert (result["changed"], result["rebuilt"], result["packages"]) == (True, True, 2)
+        assert result["diff"]["before"] == ""
+        assert "beta==1.1\n" in result["diff"]["after"]
+    for check in (True, False):
+        assert not run_module("python_environment", given, check=check)["changed"]
+    failed = run_module("python_environment", {**given, "lock": wanted.lock_text.replace("1.1", "1.2")})
+    assert "beta" in failed["msg"]

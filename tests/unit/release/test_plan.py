@@ -1,0 +1,139 @@
+"""A release's id depends on what it contains, and on nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell import lock as locks
+from blackwell import release
+from blackwell.errors import OperatorError
+from blackwell.lock import Lock, Pin
+
+SGLANG = Pin("sglang", "0.5.9", "sglang-0.5.9-py3-none-any.whl", "a" * 64, 1)
+
+
+def lock(**other: Any) -> Lock:
+    given = {"sglang": "0.5.9", "engine": "cpu", "python": "3.11", "platform": "manylinux_2_36_x86_64"}
+    return Lock(**{**given, "pins": (SGLANG,), **other})
+
+
+@pytest.fixture
+def patches(tmp_path: Path) -> Path:
+    for name in ("delegation", "guard"):
+        (tmp_path / "patches" / name).mkdir(parents=True)
+        (tmp_path / "patches" / name / "patch.yml").write_text(f"id: {name}\n")
+    return tmp_path / "patches"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    (tmp_path / "engine" / "pkg").mkdir(parents=True)
+    (tmp_path / "engine" / "pkg" / "mod.py").write_text("x = 1\n")
+    return tmp_path / "engine"
+
+
+def plan(patches: Path, engine: Path, **other: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"root": "/opt/sglang", "lock": lock(), "switches": {}, "toolkit": "wheels"}
+    return release.plan(**{**given, "patches": patches, "engine_files": engine, **other})
+
+
+def test_paths_follow_from_the_id(patches: Path, engine: Path) -> None:
+    planned = plan(patches, engine)
+    version, _, digest = planned["id"].rpartition("-")
+    assert version == "0.5.9"
+    assert len(digest) == 12
+    assert planned["path"] == f"/opt/sglang/releases/{planned['id']}"
+    assert planned["python"] == f"{planned['path']}/venv/bin/python"
+    assert planned["site_packages"] == f"{planned['path']}/venv/lib/python3.11/site-packages"
+
+
+def test_another_checkout_gives_the_same_id(tmp_path: Path, patches: Path, engine: Path) -> None:
+    before = plan(patches, engine)["id"]
+    copies = [Path(shutil.copytree(tree, tmp_path / "copy" / tree.name)) for tree in (patches, engine)]
+    os.utime(copies[1] / "pkg" / "mod.py", (1, 1))
+    (copies[1] / "pkg" / "__pycache__").mkdir()
+    (copies[1] / "pkg" / "__pycache__" / "mod.cpython-311.pyc").write_bytes(b"compiled")
+    (copies[0] / "README.md").write_text("for people")
+    (copies[0] / "guard" / "README.md").write_text("for people")
+    assert plan(*copies)["id"] == before
+
+
+def test_everything_that_a_release_is_made_of_changes_its_id(patches: Path, engine: Path) -> None:
+    ids = [plan(patches, engine)["id"]]
+    ids.append(plan(patches, engine, toolkit="apt")["id"])
+    ids.append(plan(patches, engine, switches={"guard": False})["id"])
+    ids.append(plan(patches, engine, lock=lock(python="3.12"))["id"])
+    ids.append(
+        plan(patches, engine, lock=lock(pins=(SGLANG, Pin("x", "1", "x-1-py3-none-any.whl", "b" * 64))))["id"]
+    )
+    (patches / "guard" / "patch.yml").write_text("id: guard\nmore: true\n")
+    ids.append(plan(patches, engine)["id"])
+    (engine / "pkg" / "mod.py").write_text("x = 2\n")
+    ids.append(plan(patches, engine)["id"])
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_patch_that_is_off_may_change_without_a_new_release(patches: Path, engine: Path) -> None:
+    before = plan(patches, engine, switches={"guard": False})["id"]
+    (patches / "guard" / "patch.yml").write_text("id: guard\nmore: true\n")
+    assert plan(patches, engine, switches={"guard": False})["id"] == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "expected"),
+    [
+        ({"sglang": "0.5.10"}, "SGLang 0.5.9", "SGLang 0.5.10"),
+        ({"engine": "cuda"}, "engine cpu", "engine cuda"),
+        ({"python": "3.12"}, "Python 3.11", "Python 3.12"),
+    ],
+)
+def test_a_lock_for_something_else_is_refused(
+    tmp_path: Path, wanted: dict[str, str], found: str, expected: str
+) -> None:
+    path = tmp_path / "lock.txt"
+    path.write_text(locks.render(lock()))
+    with pytest.raises(OperatorError) as caught:
+        release.read_lock(path, **{"sglang": "0.5.9", "engine": "cpu", "python": "3.11", **wanted})
+    assert (caught.value.found, caught.value.expected) == (found, expected)
+    assert "sglang_stack_lock" in caught.value.remedy
+
+
+def test_a_lock_that_installs_another_sglang_than_its_header_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lock.txt"
+    path.write_text(
+        locks.render(lock(pins=(Pin("sglang", "0.5.8", "sglang-0.5.8-py3-none-any.whl", "a" * 64),)))
+    )
+    with pytest.raises(OperatorError, match=r"SGLang 0\.5\.8 among its packages"):
+        release.read_lock(path, sglang="0.5.9", engine="cpu", python="3.11")
+
+
+def test_a_missing_lock_names_the_ones_that_there_are(tmp_path: Path) -> None:
+    (tmp_path / "sglang-0.5.9-cpu-py311.txt").touch()
+    with pytest.raises(OperatorError, match=r"sglang-0\.5\.9-cpu-py311\.txt in") as caught:
+        release.read_lock(tmp_path / "none.txt", sglang="0.5.9", engine="cpu", python="3.13")
+    assert "files/locks/make-lock" in caught.value.remedy
+
+
+def test_the_module_plans_the_repository_s_own_release(
+    repository: Path, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    given = {
+        "root": "/opt/sglang",
+        "version": "0.5.9",
+        "engine": "cpu",
+        "python": "3.11",
+        "lock": str(repository / "files/locks/sglang-0.5.9-cpu-py311.txt"),
+        "engine_files": str(repository / "files/engines/cpu/site-packages"),
+    }
+    result = run_module("release_plan", given, check=True)
+    assert not result["changed"]
+    assert result["release"]["id"].startswith("0.5.9-")
+    assert any(name.startswith("sgl_kernel/") for name in result["overlay"])
+    failed = run_module("release_plan", {**given, "version": "0.5.10.post1"})
+    assert failed["failed"]
+    assert "Expected: SGLang 0.5.10.post1" in failed["msg"]

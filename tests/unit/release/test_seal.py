@@ -1,0 +1,74 @@
+"""A release is sealed once its own interpreter has imported what the server imports."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunModule = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> dict[str, Any]:
+    """A stand-in: this interpreter, with a sglang of metadata only."""
+    info = tmp_path / "site" / "sglang-0.5.9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.9\n")
+    (tmp_path / "site" / "served.py").write_text(
+        "import os\nfrom pathlib import Path\n(Path.home() / 'litter').touch()\n"
+    )
+    (tmp_path / "site" / "broken.py").write_text("import served.absent\n")
+    python = tmp_path / "python"
+    script = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); sys.argv = sys.argv[1:]; exec(sys.argv[0])"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{script}" "$@"\n')
+    python.chmod(0o755)
+    return {"id": "0.5.9-1", "path": str(tmp_path), "python": str(python), "sglang_version": "0.5.9"}
+
+
+def test_the_manifest_comes_after_the_proof_and_only_once(
+    release: dict[str, Any], run_module: RunModule
+) -> None:
+    given = {"release": release, "imports": ["served"]}
+    manifest = Path(release["path"]) / "manifest.json"
+    told = run_module("release_seal", given, check=True)
+    assert told["changed"]
+    assert not manifest.exists()
+    assert run_module("release_seal", given)["changed"]
+    assert json.loads(manifest.read_text()) == release
+    assert manifest.stat().st_mode & 0o777 == 0o644
+    Path(release["python"]).unlink()
+    for check in (True, False):
+        assert not run_module("release_seal", given, check=check)["changed"]
+
+
+def test_imports_leave_nothing_in_the_home_of_root(
+    release: dict[str, Any], run_module: RunModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    run_module("release_seal", {"release": release, "imports": ["served"]})
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ({"imports": ["served", "broken"]}, "broken (ModuleNotFoundError: No module named 'served.absent'"),
+        ({"version": "0.5.10"}, "Found: 0.5.9. Expected: 0.5.10"),
+        ({"python": "/bin/false"}, "The interpreter of release 0.5.9-1 does not work"),
+    ],
+)
+def test_a_release_that_cannot_serve_is_not_sealed(
+    release: dict[str, Any], run_module: RunModule, edit: dict[str, Any], said: str
+) -> None:
+    release["sglang_version"] = edit.get("version", "0.5.9")
+    release["python"] = edit.get("python", release["python"])
+    result = run_module("release_seal", {"release": release, "imports": edit.get("imports", ["served"])})
+    assert result["failed"]
+    assert said in result["msg"]
+    assert not (Path(release["path"]) / "manifest.json").exists()
