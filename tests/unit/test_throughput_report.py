@@ -7,6 +7,7 @@ import json
 import random
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from blackwell.throughput.report import render
 from blackwell.throughput.result import Result
 from blackwell.throughput.svg import text_width, ticks
 from blackwell.throughput.table import choice_lines, comparison_lines, result_lines
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no stubs of its own
 
 from tests.unit.throughput_results import BUSY, make_point, make_result
 
@@ -218,12 +219,13 @@ class TestSchema:
 
     def test_it_refuses_what_is_not_a_record(self, validator: Draft202012Validator) -> None:
         good = one()[0].to_json()
-        for spoil in (
+        spoils: list[Callable[[Any], Any]] = [
             lambda r: r["result"].pop("fingerprint"),
             lambda r: r["result"]["points"][0]["runs"][0].update(decode_tok_s="fast"),
             lambda r: r["verdict"].update(outcome="maybe"),
             lambda r: r.update(extra=1),
-        ):
+        ]
+        for spoil in spoils:
             bad = json.loads(json.dumps(good))
             spoil(bad)
             assert not validator.is_valid(bad)

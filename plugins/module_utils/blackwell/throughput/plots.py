@@ -186,17 +186,21 @@ def _history_panel(
 
 
 def _history_labels(records: Sequence[Record], xs: Sequence[float], top: float, width: float) -> list[str]:
-    """Release and date below the last check of each release, newest first, as many as there is room for."""
+    """Each release and its first day below its checks, the newest first, as many as there is room for."""
+    groups: list[list[int]] = []
+    for place, record in enumerate(records):
+        if place and record.result.release == records[place - 1].result.release:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
     parts: list[str] = []
     free = float(width)
-    newer = ""
-    for x, record in zip(reversed(xs), reversed(records)):
-        if record.result.release == newer:
-            continue
-        newer = record.result.release
-        name, day = short_release(newer), record.result.taken_at[:10]
+    for group in reversed(groups):
+        first = records[group[0]].result
+        name, day = short_release(first.release), first.taken_at[:10]
         half = max(svg.text_width(name), svg.text_width(day)) / 2
-        middle = min(max(x, half + 1), width - half - 1)
+        centre = (xs[group[0]] + xs[group[-1]]) / 2
+        middle = min(max(centre, half + 1), width - half - 1)
         if middle + half > free:
             continue
         free = middle - half - 12
@@ -351,7 +355,7 @@ def _swarm(samples: Sequence[float], x: svg.Scale) -> list[tuple[float, float]]:
 def _room(values: Sequence[float]) -> tuple[float, float]:
     """The range of values with some room on both sides; wide enough that equal values make an axis, too."""
     low, high = min(values), max(values)
-    room = max((high - low) * 0.08, abs(high) * 0.02)
+    room = max((high - low) * 0.08, abs(high) * 0.03)
     return low - room, high + room
 
 

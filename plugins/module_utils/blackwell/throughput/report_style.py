@@ -85,7 +85,7 @@ svg g .stroke{fill:none;stroke-width:2.2}
 @media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--rule:#c9cfd6;--ink:#000;--soft:#444;
 --accent:#0a5bd0;--second:#b0520a;--old:#7a838d;--pass:#1a7f37;--fail:#c21d29;--undecidable:#8a5a00;
 --pass-bg:#fff;--fail-bg:#fff;--undecidable-bg:#fff;--none-bg:#fff;--none:#57606a}
-main{max-width:none;padding:0}body{font-size:11pt}h2{break-after:avoid}.verdict{border:1px solid;
-border-left-width:6px}.wide{display:block}.narrow{display:none}
+main{max-width:none;padding:0}body{font-size:11pt}h2,h3,.lead,.key{break-after:avoid}
+.verdict{border-style:solid;border-width:1px 1px 1px 6px}.wide{display:block}.narrow{display:none}
 .cards{grid-template-columns:repeat(2,1fr)}.scroll{overflow:visible}tr{break-inside:avoid}}
 """.strip()
