@@ -288,7 +288,7 @@ def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
             if pattern is not None:
                 syntax.statements(pattern)
         added = [edit.replace, edit.text, edit.parameter, edit.argument]
-        for line in "\n".join(text for text in added if text).splitlines():
+        for line in "\n".join(text for text in added if text).split("\n"):
             if line.startswith(hunks.REPLACED) or hunks.ids_in(line):
                 raise ValueError(f"{line!r} would be read as a marker")
         edits.append(edit)

@@ -17,7 +17,7 @@ def changes(text: str, tree: ast.Module, edits: Sequence[Edit]) -> list[Change]:
     Raises:
         NotFound: a place is missing, ambiguous, or shares its lines with other code.
     """
-    lines = text.splitlines()
+    lines = text.split("\n")
     return [_change(lines, tree, edit) for edit in edits]
 
 
@@ -29,7 +29,7 @@ def restored(text: str, tree: ast.Module, edits: Sequence[Edit]) -> list[str]:
     """
     found: list[Change] = []
     spans: list[tuple[int, int]] = []
-    lines = text.splitlines()
+    lines = text.split("\n")
     for edit in edits:
         if edit.remove is not None:
             spans += [_span(lines, node) for node in syntax.definitions(tree, edit.remove)]
@@ -112,7 +112,7 @@ def _must_stand_alone(lines: Sequence[str], found: syntax.Found) -> None:
 def _indented(sample: str, text: str) -> tuple[str, ...]:
     if not text:
         return ()
-    indent = sample[: len(sample) - len(sample.lstrip())]
+    indent = sample[: len(sample) - len(sample.lstrip(" \t"))]
     return tuple(indent + line if line else "" for line in text.rstrip("\n").split("\n"))
 
 

@@ -98,6 +98,10 @@ class Sources:
                 raise Conflict(f"is not valid Python: {getattr(error, 'msg', error)}{where}", file) from error
         return self._trees[file, text]
 
+    def without_ours(self, file: str) -> ast.Module:
+        """The syntax tree of ``file`` with none of our patches in it: what we put there proves nothing."""
+        return self.tree(file, _without(self, file))
+
     def edited(self, file: str) -> bool | None:
         """Whether ``file``, our patches apart, differs from the published one; None if that is unknown."""
         published = self.package.published_sha256(file)
@@ -251,7 +255,9 @@ class Installation:
             return {}
         source = self.sources[patch.package]
         files = [file for file in patch.files if (source.package.root / file).is_file()]
-        return {file: text for file in files if (text := _without(source, file, patch)) != source.text(file)}
+        return {
+            file: text for file in files if (text := _without(source, file, patch.id)) != source.text(file)
+        }
 
     def recover(self) -> list[str]:
         """Complete what a run that was cut off had begun: its files. The caller holds the locks."""
@@ -311,11 +317,11 @@ class Installation:
 
     def _judge(self, status: Status, source: Sources, variant: Variant | None, files: Sequence[str]) -> None:
         patch, version = status.patch, source.package.version
-        bare = {file: _without(source, file, patch) for file in files}
+        bare = {file: _without(source, file, patch.id) for file in files}
         ours = any(bare[file] != source.text(file) for file in files)
         back = {file: text for file, text in bare.items() if text != source.text(file)}
 
-        superseded = self._superseded(patch, source, bare)
+        superseded = self._superseded(patch, source)
         if superseded is None and (exclusion := patch.exclusion(version)) is not None:
             superseded = (NOT_APPLICABLE, exclusion)
         if superseded is not None:
@@ -332,7 +338,7 @@ class Installation:
             raise Conflict(f"nobody has written this patch for {patch.distribution} {version}")
         if missing := [file for file in variant.files if file not in files]:
             raise Conflict("is not there", missing[0])
-        if not ours and (foreign := self._foreign(patch, source, bare)) is not None:
+        if not ours and (foreign := self._foreign(patch, source)) is not None:
             status.state, status.reason = FOREIGN, foreign.because
             if self.adopt and status.wanted:
                 bare = self._without_foreign(source, bare, patch)
@@ -357,24 +363,23 @@ class Installation:
             status.state, status.reason = STALE, "our text is there, but in another version or place"
 
     @staticmethod
-    def _superseded(patch: Patch, source: Sources, bare: Mapping[str, str]) -> tuple[str, str] | None:
+    def _superseded(patch: Patch, source: Sources) -> tuple[str, str] | None:
         version = source.package.version
         for upstream in patch.upstream:
-            trees = _trees(source, bare)
-            if checks.failures(upstream.when, trees):
+            if checks.failures(upstream.when, source.without_ours):
                 continue
             if in_range(version, upstream.releases) or _all_published(source, upstream.when):
                 return UPSTREAM, upstream.because
         for upstream in patch.upstream:
             if in_range(version, upstream.releases):
-                problem = checks.failures(upstream.when, _trees(source, bare))[0]
+                problem = checks.failures(upstream.when, source.without_ours)[0]
                 raise Conflict(f"upstream should have it since {upstream.releases}, but {problem}")
         return None
 
     @staticmethod
-    def _foreign(patch: Patch, source: Sources, bare: Mapping[str, str]) -> Foreign | None:
-        trees = _trees(source, bare)
-        return next((one for one in patch.foreign if not checks.failures(one.when, trees)), None)
+    def _foreign(patch: Patch, source: Sources) -> Foreign | None:
+        found = (one for one in patch.foreign if not checks.failures(one.when, source.without_ours))
+        return next(found, None)
 
     @staticmethod
     def _without_foreign(source: Sources, bare: Mapping[str, str], patch: Patch) -> dict[str, str]:
@@ -424,9 +429,10 @@ class Installation:
         return result
 
 
-def _without(source: Sources, file: str, patch: Patch) -> str:
+def _without(source: Sources, file: str, patch: str | None = None) -> str:
+    """The text of ``file`` without one of our patches, or without any."""
     try:
-        return hunks.without(source.text(file), [patch.id])
+        return hunks.without(source.text(file), None if patch is None else [patch])
     except hunks.DamagedMarkers as damage:
         raise Conflict(f"has damaged markers: {damage}; reinstall the package", file) from damage
 

@@ -39,9 +39,14 @@ class Change:
     lines: tuple[str, ...]
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of ``text`` with their ends, counted as Python counts them: a form feed ends no line."""
+    return [line for line in re.split(r"(?<=\n)", text) if line]
+
+
 def ids_in(text: str) -> set[str]:
     """The ids of the patches that have markers in ``text``."""
-    return {match[2] for line in text.splitlines() if (match := _MARKER.fullmatch(line))}
+    return {match[2] for line in text.split("\n") if (match := _MARKER.fullmatch(line))}
 
 
 def without(text: str, patches: Iterable[str] | None = None) -> str:
@@ -53,7 +58,7 @@ def without(text: str, patches: Iterable[str] | None = None) -> str:
     wanted = None if patches is None else set(patches)
     kept: list[str] = []
     inside: str | None = None
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+    for number, line in enumerate(lines_of(text), start=1):
         match = _MARKER.fullmatch(line.rstrip("\n"))
         ours = match is not None and (wanted is None or match[2] in wanted)
         if match is not None and inside is not None and match[2] != inside:
@@ -76,9 +81,9 @@ def with_changes(text: str, changes: Sequence[Change], patch: str | None = None)
     """``text`` with ``changes`` in it: as hunks of ``patch``, or bare if ``patch`` is None.
 
     Raises:
-        ValueError: two changes overlap, or one would swallow a marker of another patch.
+        ValueError: two changes overlap, or one touches the text of another patch.
     """
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     ordered = sorted(changes, key=lambda change: (change.start, change.end))
     for before, after in zip(ordered, ordered[1:]):
         if after.start < before.end:
@@ -87,10 +92,10 @@ def with_changes(text: str, changes: Sequence[Change], patch: str | None = None)
         old = lines[change.start : change.end]
         new = [line + "\n" for line in change.lines]
         if patch is not None:
-            if ids_in("".join(old)):
-                raise ValueError(f"line {change.start + 1} is already the text of another patch")
+            if _inside_a_hunk(lines, change):
+                raise ValueError(f"line {change.start + 1} is the text of another patch")
             sample = next((line for line in [*old, *new] if line.strip()), "")
-            indent = sample[: len(sample) - len(sample.lstrip())]
+            indent = sample[: len(sample) - len(sample.lstrip(" \t"))]
             marker = indent + MARKER + patch + "\n"
             new = [
                 marker.replace("{mark}", "BEGIN"),
@@ -100,3 +105,8 @@ def with_changes(text: str, changes: Sequence[Change], patch: str | None = None)
             ]
         lines[change.start : change.end] = new
     return "".join(lines)
+
+
+def _inside_a_hunk(lines: Sequence[str], change: Change) -> bool:
+    above = [match[1] for line in lines[: change.start] if (match := _MARKER.fullmatch(line.rstrip("\n")))]
+    return above[-1:] == ["BEGIN"] or bool(ids_in("".join(lines[change.start : change.end])))

@@ -1,0 +1,156 @@
+"""What a patch.yml may say; the loader and the schema agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it is published without types
+import pytest
+import yaml
+from blackwell.errors import OperatorError
+from blackwell.patching import definition
+from blackwell.patching.engine import switches
+from blackwell.patching.versions import in_range
+
+from .conftest import patch
+
+
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft202012Validator:
+    text = (Path(__file__).parents[3] / "files" / "patches" / "schema.json").read_text()
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+def folders() -> list[Path]:
+    root = Path(__file__).parents[3]
+    return sorted(
+        file.parent
+        for place in ("files/patches", "docs/examples/patches")
+        for file in (root / place).glob("*/patch.yml")
+    )
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+def test_every_patch_of_the_project_is_well_written(
+    folder: Path, schema: jsonschema.Draft202012Validator
+) -> None:
+    raw = yaml.safe_load((folder / "patch.yml").read_text())
+    schema.validate(raw)
+    assert raw["id"] == folder.name
+    used = {file.name for file in folder.iterdir()} - {"patch.yml"}
+    assert used == {
+        edit["text_file"] for one in raw["variants"] for edit in one["edits"] if "text_file" in edit
+    }
+    definition.load(folder.parent)
+
+
+POSTS = ("", ".post1", ".dev1", "rc1")
+
+
+def test_no_release_has_two_variants() -> None:
+    for folder in folders():
+        raw = yaml.safe_load((folder / "patch.yml").read_text())
+        for version in [
+            f"0.{minor}.{micro}{post}" for minor in (5, 6) for micro in range(30) for post in POSTS
+        ]:
+            fitting = [one for one in raw["variants"] if in_range(version, one["releases"])]
+            assert len(fitting) <= 1, (folder.name, version)
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "unknown key": {"colour": "red"},
+    "bad id": {"id": "Greet Warmly"},
+    "unknown kind": {"kind": "mood"},
+    "unknown method": {"method": "sed"},
+    "switch is no boolean": {"switch": {"default": "yes", "reason": "x"}},
+    "no range": {"variants": [{"releases": "1.0", "edits": [{"find": "a", "replace": "b"}]}]},
+    "no edit": {"variants": [{"releases": ">=1.0", "edits": []}]},
+    "two kinds of edit": {"variants": [{"releases": ">=1.0", "edits": [{"find": "a", "text": "b"}]}]},
+    "edit lacks its text": {"variants": [{"releases": ">=1.0", "edits": [{"before": "a"}]}]},
+    "check without a condition": {"postconditions": [{"at": "Greeter"}]},
+    "check with two conditions": {"postconditions": [{"has": "a", "lacks": "b"}]},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_refused(changes: dict[str, Any], schema: jsonschema.Draft202012Validator) -> None:
+    raw = patch(**changes)
+    assert not schema.is_valid(raw)
+    with pytest.raises(OperatorError, match=r"is not written as files/patches/README.md says"):
+        definition.parse(raw)
+
+
+@pytest.mark.parametrize("key", ["purpose", "references", "verified", "switch", "variants", "postconditions"])
+def test_what_is_missing_is_named(key: str) -> None:
+    raw = patch()
+    del raw[key]
+    with pytest.raises(OperatorError, match=key):
+        definition.parse(raw)
+
+
+@pytest.mark.parametrize("pattern", ["def f(:", "x ="])
+def test_a_pattern_has_to_be_python(pattern: str) -> None:
+    edits = [{"find": pattern, "replace": "b"}]
+    with pytest.raises(OperatorError, match="greet-warmly"):
+        definition.parse(patch(variants=[{"releases": ">=1.0", "edits": edits}]))
+
+
+def test_a_text_must_not_look_like_a_marker() -> None:
+    edits = [{"before": "FRIENDS = ...", "text": "#- x = 1\n"}]
+    with pytest.raises(OperatorError, match="marker"):
+        definition.parse(patch(variants=[{"releases": ">=1.0", "edits": edits}]))
+
+
+def test_blockinfile_only_inserts_before_entry_class() -> None:
+    with pytest.raises(OperatorError, match="blockinfile can only insert"):
+        definition.parse(patch(method="blockinfile"))
+
+
+def test_the_id_is_the_name_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "another-name").mkdir()
+    (tmp_path / "another-name" / "patch.yml").write_text(yaml.safe_dump(patch()))
+    with pytest.raises(OperatorError, match="another-name"):
+        definition.load(tmp_path)
+
+
+def test_a_folder_without_patches_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="There is no patch"):
+        definition.load(tmp_path)
+
+
+def parsed(*ids_and_needs: tuple[str, list[str]], default: bool = True) -> list[definition.Patch]:
+    switch = {"default": default, "reason": "x"}
+    return [definition.parse(patch(id=name, needs=needs, switch=switch)) for name, needs in ids_and_needs]
+
+
+def test_a_patch_comes_after_what_it_needs() -> None:
+    patches = parsed(("a", ["c"]), ("b", []), ("c", ["b"]))
+    assert [one.id for one in definition.ordered(patches)] == ["b", "c", "a"]
+
+
+def test_needs_in_a_circle_are_refused() -> None:
+    with pytest.raises(OperatorError, match="circle"):
+        definition.ordered(parsed(("a", ["b"]), ("b", ["a"])))
+
+
+def test_a_need_has_to_exist() -> None:
+    with pytest.raises(OperatorError, match="does not exist"):
+        definition.ordered(parsed(("a", ["z"])))
+
+
+def test_a_patch_that_is_on_turns_on_what_it_needs() -> None:
+    patches = parsed(("a", ["b"]), ("b", ["c"]), ("c", []), ("d", []), default=False)
+    assert switches(patches, {"a": True}) == {"a": True, "b": True, "c": True, "d": False}
+
+
+def test_a_need_that_is_switched_off_is_refused() -> None:
+    patches = parsed(("a", ["b"]), ("b", []))
+    with pytest.raises(OperatorError, match="b, which it needs, is switched off"):
+        switches(patches, {"b": False})
+
+
+def test_a_switch_for_no_patch_is_refused() -> None:
+    with pytest.raises(OperatorError, match="There is no patch kimi to switch"):
+        switches(parsed(("a", [])), {"kimi": True})
