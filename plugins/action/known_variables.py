@@ -18,6 +18,7 @@ from ansible.plugins.action import ActionBase
 sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
 from blackwell import variables
+from blackwell.contradictions import RULES
 
 
 class ActionModule(ActionBase):
@@ -38,7 +39,7 @@ class ActionModule(ActionBase):
         known = variables.load_known(Path(args["roles"]), Path(args["playbooks"]))
 
         hosts = list(task_vars["ansible_play_hosts_all"])
-        wanted = variables.wanted_values(known, variables.RULES)
+        wanted = variables.wanted_values(known, RULES)
         names: dict[str, set[str]] = {}
         values: dict[str, dict[str, Any]] = {}
         for host in hosts:
@@ -53,7 +54,7 @@ class ActionModule(ActionBase):
                     continue
 
         problems = variables.judge_names(names, known, foreign=args["foreign"])
-        problems += variables.judge_values(values, known)
+        problems += variables.judge_values(values, known, RULES)
         if problems:
             files = variables.variable_files(
                 [Path(source) for source in task_vars["ansible_inventory_sources"]],

@@ -251,6 +251,7 @@ def main() -> None:
         engine=args["engine"],
         distributions=args["distributions"],
         python_version=args["python_version"],
+        release=args["release"],
         release_space=(args["root"], args["release_gib"]),
         model_space=(args["models_root"], args["models_gib"]) if args["models_root"] else None,
         models=args["models"],

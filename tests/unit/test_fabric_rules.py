@@ -27,6 +27,7 @@ WANTED = host_rules.Wanted(
     engine="cuda",
     distributions=["ubuntu-24.04", "ubuntu-22.04", "debian-12"],
     python_version="3.12",
+    release="",
     release_space=("/opt/sglang", 30),
     model_space=None,
     models=["/models/kimi"],
@@ -802,6 +803,17 @@ def test_our_own_server_may_hold_port_and_gpus(good: Facts) -> None:
         "held by our own sglang@eagle3.service",
         "our own server (1 processes)",
     }
+
+
+def test_a_host_that_serves_needs_space_for_a_release_that_it_does_not_have(good: Facts) -> None:
+    full = replace(
+        good, spaces={"/opt/sglang": Space("/opt/sglang", "/opt", GIB)}, current="releases/0.5.9-0123456789ab"
+    )
+    planned = replace(WANTED, release="/opt/sglang/releases/0.5.10.post1-ba9876543210")
+    assert said(judge(full, planned))["release_space"] == (
+        "fail: Space for the release: found 1.0 GiB free on /opt, expected at least 30 GiB for a new release under "
+        "/opt/sglang. Free some space, or set sglang_stack_root to a larger file system."
+    )
 
 
 def test_a_release_that_is_there_needs_no_space(good: Facts) -> None:

@@ -94,10 +94,6 @@ class Problem:
         return f"{self.name}{where}: {self.text}. {self.remedy}."
 
 
-# Values that contradict each other, whatever the host.
-RULES: tuple[Rule, ...] = ()
-
-
 def _tasks(node: Any) -> Iterable[Mapping[str, Any]]:
     """Every task of a parsed task file or playbook, however deep in blocks and plays."""
     if isinstance(node, list):
@@ -252,7 +248,9 @@ def wanted_values(known: Known, rules: Sequence[Rule]) -> frozenset[str]:
     return frozenset(with_choices.union(*(rule.reads for rule in rules)))
 
 
-def judge_values(values: Mapping[str, Mapping[str, Any]], known: Known, rules: Sequence[Rule] = RULES) -> list[Problem]:
+def judge_values(
+    values: Mapping[str, Mapping[str, Any]], known: Known, rules: Sequence[Rule]
+) -> list[Problem]:
     """Find values that their variable does not allow, and values that contradict each other.
 
     Args:

@@ -24,6 +24,7 @@ class Wanted:
         engine: ``cuda`` or ``cpu``.
         distributions: accepted distributions as ``<ID>-<VERSION_ID>`` of ``/etc/os-release``.
         python_version: version of the release's Python, as ``3.12``.
+        release: folder of the wanted release, if it is planned already.
         release_space: folder that holds releases, and how many GiB a new one needs.
         model_space: folder that models are fetched to, and how many GiB they need; None if none is fetched.
         models: folders that have to hold a model.
@@ -42,6 +43,7 @@ class Wanted:
     engine: str
     distributions: Sequence[str]
     python_version: str
+    release: str
     release_space: tuple[str, float]
     model_space: tuple[str, float] | None
     models: Sequence[str]
@@ -173,8 +175,8 @@ def _space(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     elif free >= needed:
         yield Check("release_space", OK, "Space for the release", found, f"at least {needed:g} GiB")
     else:
-        # A host that serves needs no room as long as nothing new is wanted; building checks once more.
-        serves = bool(facts.current)
+        # Until the release is planned, a host that serves may want none.
+        serves = bool(facts.current) and not wanted.release
         yield Check(
             "release_space",
             WARN if serves else FAIL,

@@ -1,0 +1,101 @@
+"""Settings of different roles that cannot both be meant.
+
+What is wrong within the server's own settings (back ends, speculation, memory) is in ``server.py``; here is only
+what no single role can see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .variables import Rule
+
+_FUSION = "eagle3_server_enable_flashinfer_allreduce_fusion"
+_FUSION_GUARDS = ("flashinfer-allreduce-guard", "flashinfer-trtllm-comm-sm120")
+_AUX_STATES = "eagle3-aux-after-allreduce"
+
+
+def _on(value: Any) -> bool:
+    return str(value).lower() in ("1", "true", "yes", "on")
+
+
+def _engines(values: Mapping[str, Any]) -> str:
+    checked, built = values["preflight_engine"], values["sglang_stack_engine"]
+    return f"is {checked}, but sglang_stack_engine is {built}" if checked != built else ""
+
+
+def _gpu_count(values: Mapping[str, Any]) -> str:
+    checked, used = int(values["preflight_gpu_count"]), int(values["eagle3_server_tensor_parallel_size"])
+    return f"is {checked}, but eagle3_server_tensor_parallel_size is {used}" if checked != used else ""
+
+
+def _python(values: Mapping[str, Any]) -> str:
+    checked, built = str(values["preflight_python_version"]), str(values["sglang_stack_python"])
+    return f"is {checked}, but sglang_stack_python is {built}" if checked != built else ""
+
+
+def _fusion_size(values: Mapping[str, Any]) -> str:
+    size = int(values["eagle3_server_tensor_parallel_size"])
+    if not _on(values[_FUSION]) or size in (2, 4, 8):
+        return ""
+    return f"is on, but eagle3_server_tensor_parallel_size is {size}"
+
+
+def _fusion_guards(values: Mapping[str, Any]) -> str:
+    enabled = values["sm120_guards_enabled"] or {}
+    missing = [guard for guard in _FUSION_GUARDS if not _on(enabled.get(guard, False))]
+    if not _on(values[_FUSION]) or values["sglang_stack_engine"] != "cuda" or not missing:
+        return ""
+    return f"is on, but SM120 is left out until sm120_guards_enabled turns on {' and '.join(missing)}"
+
+
+def _fusion_aux_states(values: Mapping[str, Any]) -> str:
+    enabled = values["sm120_guards_enabled"] or {}
+    if not _on(values[_FUSION]) or _on(enabled.get(_AUX_STATES, True)):
+        return ""
+    return f"is on, but sm120_guards_enabled turns {_AUX_STATES} off, so the drafter would get partial sums"
+
+
+def _runs(values: Mapping[str, Any]) -> str:
+    least, most = int(values["throughput_check_runs_min"]), int(values["throughput_check_runs_max"])
+    return f"is {least}, but throughput_check_runs_max is {most}" if least > most else ""
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        ("preflight_engine", "sglang_stack_engine"),
+        _engines,
+        "Set sglang_stack_engine alone; preflight_engine follows it",
+    ),
+    Rule(
+        ("preflight_gpu_count", "eagle3_server_tensor_parallel_size"),
+        _gpu_count,
+        "Set eagle3_server_tensor_parallel_size alone; preflight_gpu_count follows it",
+    ),
+    Rule(
+        ("preflight_python_version", "sglang_stack_python"),
+        _python,
+        "Set sglang_stack_python alone; preflight_python_version follows it",
+    ),
+    Rule(
+        (_FUSION, "eagle3_server_tensor_parallel_size"),
+        _fusion_size,
+        "The fused allreduce exists for 2, 4 and 8 GPUs: turn it off, or use so many",
+    ),
+    Rule(
+        (_FUSION, "sglang_stack_engine", "sm120_guards_enabled"),
+        _fusion_guards,
+        "Turn them on together, or turn the fusion off: alone it does nothing, or fails at the first forward",
+    ),
+    Rule(
+        (_FUSION, "sm120_guards_enabled"),
+        _fusion_aux_states,
+        f"Leave {_AUX_STATES} on as long as the fusion is on",
+    ),
+    Rule(
+        ("throughput_check_runs_min", "throughput_check_runs_max"),
+        _runs,
+        "Raise throughput_check_runs_max",
+    ),
+)

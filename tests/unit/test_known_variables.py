@@ -1,0 +1,95 @@
+"""The check of an inventory's variables as a play runs it, with hosts that nobody can reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PLAY = """
+- name: Check the inventory
+  hosts: all
+  gather_facts: false
+  any_errors_fatal: true
+  tasks:
+    - name: Refuse variables that no role knows
+      ansible.builtin.import_role:
+        name: preflight
+        tasks_from: variables
+"""
+
+
+def check(folder: Path, hosts: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the check on an inventory. The hosts are at addresses that are reserved for documentation."""
+    (folder / "play.yml").write_text(PLAY)
+    (folder / "inventory").mkdir(exist_ok=True)
+    (folder / "inventory/hosts.yml").write_text(hosts)
+    return subprocess.run(
+        ["ansible-playbook", "-i", str(folder / "inventory"), str(folder / "play.yml"), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+GOOD = """
+all:
+  hosts:
+    one: {ansible_host: 192.0.2.1}
+    two: {ansible_host: 192.0.2.2}
+  vars:
+    eagle3_server_port: 30001
+    eagle3_server_cuda_home: "{{ cuda_toolkit_home }}"
+    eagle3_server_profile: "{{ chosen_on_the_host }}"
+    nginx_port: 80
+"""
+
+
+def test_a_good_inventory_passes_although_some_values_are_only_known_later(tmp_path: Path) -> None:
+    done = check(tmp_path, GOOD)
+    assert done.returncode == 0, done.stdout
+    assert "unreachable=0" in done.stdout
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_no_host_is_reached(tmp_path: Path) -> None:
+    bad = GOOD.replace("192.0.2.2}", "192.0.2.2, eagle3_server_prot: 30002}").replace(
+        '"{{ chosen_on_the_host }}"', "eagel3"
+    )
+    done = check(tmp_path, bad, "-e", "egale3_server_port=30003")
+    assert done.returncode != 0
+    place = f"{tmp_path}/inventory/hosts.yml"
+    message = [
+        "3 variables of this inventory cannot be used; no host was touched.",
+        f"- eagle3_server_prot [{place}:5]: no role of this project knows this variable. Write eagle3_server_port, or "
+        "name it in preflight_foreign_variables if something else reads it. (on two)",
+        "- egale3_server_port: is very close to eagle3_server_port, and no role of this project knows it. Write "
+        "eagle3_server_port, or name it in preflight_foreign_variables if something else reads it.",
+        f"- eagle3_server_profile [{place}:9]: is 'eagel3'. Choose one of: eagle3, baseline.",
+    ]
+    assert "\n".join(message) in done.stdout + done.stderr
+    assert "unreachable=0" in done.stdout
+
+
+def test_a_foreign_variable_is_accepted_when_it_is_named(tmp_path: Path) -> None:
+    done = check(tmp_path, GOOD + "    eagle3_server_rack: 7\n    preflight_foreign_variables: [eagle3_server_rack]\n")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("inventory", sorted(path.name for path in (ROOT / "inventory").iterdir()))
+def test_the_inventories_of_this_project_pass(tmp_path: Path, inventory: str) -> None:
+    (tmp_path / "play.yml").write_text(PLAY)
+    done = subprocess.run(
+        ["ansible-playbook", "-i", f"inventory/{inventory}", str(tmp_path / "play.yml")],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

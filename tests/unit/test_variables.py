@@ -1,0 +1,308 @@
+"""Which variables of an inventory are refused, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell import contradictions, variables
+from blackwell.variables import Problem, Renamed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Two roles, a playbook with an option of its own, and an inventory."""
+    files = {
+        "roles/eagle3_server/meta/argument_specs.yml": """
+            argument_specs:
+              main:
+                options:
+                  eagle3_server_port: {type: int, default: 30000}
+                  eagle3_server_profile: {type: str, choices: [eagle3, baseline, auto], default: eagle3}
+              rollback:
+                options:
+                  eagle3_server_keep: {type: int, default: 2}
+            """,
+        "roles/sglang_stack/meta/argument_specs.yml": """
+            argument_specs:
+              main:
+                options:
+                  sglang_stack_engine: {type: str, choices: [cuda, cpu], default: cuda}
+                  sglang_stack_root: {type: path, default: "{{ somewhere }}"}
+            """,
+        "roles/sglang_stack/tasks/plan.yml": """
+            - name: Keep it
+              when: true
+              block:
+                - name: Deeper
+                  ansible.builtin.set_fact:
+                    sglang_stack_release: "{{ plan }}"
+            """,
+        "roles/bare/tasks/main.yml": "[]",
+        "playbooks/argument_specs.yml": """
+            argument_specs:
+              site:
+                options:
+                  rollout_serial: {type: list, default: [1, 25%]}
+            """,
+        "playbooks/site.yml": """
+            - hosts: all
+              tasks:
+                - ansible.builtin.set_fact:
+                    rollout_digest: !unsafe "{{ x }}"
+            """,
+        "inventory/hosts.yml": """
+            all:
+              hosts:
+                one: {eagle3_server_prot: 1}
+            """,
+        "inventory/group_vars/all/server.yml": """
+            # eagle3_server_prot: 2
+            eagle3_server_prot: 3
+            """,
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(line[12:] for line in text.splitlines()) if "\n" in text else text)
+    return tmp_path
+
+
+@pytest.fixture
+def known(project: Path) -> variables.Known:
+    return variables.load_known(project / "roles", project / "playbooks")
+
+
+def test_options_of_all_entry_points_and_of_playbooks_are_known(known: variables.Known) -> None:
+    assert set(known.options) == {
+        "eagle3_server_port",
+        "eagle3_server_profile",
+        "eagle3_server_keep",
+        "sglang_stack_engine",
+        "sglang_stack_root",
+        "rollout_serial",
+    }
+    assert known.options["eagle3_server_profile"].choices == ("eagle3", "baseline", "auto")
+
+
+def test_facts_that_tasks_set_are_known(known: variables.Known) -> None:
+    assert known.facts == {"sglang_stack_release", "rollout_digest"}
+
+
+def test_a_folder_without_roles_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no roles in"):
+        variables.load_known(tmp_path / "roles", tmp_path / "playbooks")
+
+
+def judge(known: variables.Known, *names: str, **options: Any) -> list[Problem]:
+    return variables.judge_names({"one": names}, known, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "eagle3_server_prot",
+            "eagle3_server_prot: no role of this project knows this variable. Write eagle3_server_port, or name it in "
+            "preflight_foreign_variables if something else reads it.",
+        ),
+        (
+            "sglang_stack_color_of_the_rack",
+            "sglang_stack_color_of_the_rack: no role of this project knows this variable. Remove it, or name it in "
+            "preflight_foreign_variables if something else reads it.",
+        ),
+        (
+            "rollout_seriall",
+            "rollout_seriall: no role of this project knows this variable. Write rollout_serial, or name it in "
+            "preflight_foreign_variables if something else reads it.",
+        ),
+        (
+            "egale3_server_port",
+            "egale3_server_port: is very close to eagle3_server_port, and no role of this project knows it. Write "
+            "eagle3_server_port, or name it in preflight_foreign_variables if something else reads it.",
+        ),
+        (
+            "eagle_server_port",
+            "eagle_server_port: is very close to eagle3_server_port, and no role of this project knows it. Write "
+            "eagle3_server_port, or name it in preflight_foreign_variables if something else reads it.",
+        ),
+        (
+            "eagle3_sever_profil",
+            "eagle3_sever_profil: is very close to eagle3_server_profile, and no role of this project knows it. Write "
+            "eagle3_server_profile, or name it in preflight_foreign_variables if something else reads it.",
+        ),
+    ],
+)
+def test_a_name_that_was_meant_for_us_is_refused(known: variables.Known, name: str, message: str) -> None:
+    assert [str(problem) for problem in judge(known, name)] == [message]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eagle3_server_port",
+        "sglang_stack_release",
+        "rollout_serial",
+        "vault_eagle3_server_port",
+        "llama_server_port",
+        "nginx_port",
+        "ansible_host",
+        "port",
+        "__preflight_host",
+    ],
+)
+def test_known_names_and_those_of_others_are_left_alone(known: variables.Known, name: str) -> None:
+    assert judge(known, name) == []
+
+
+def test_a_foreign_name_is_left_alone_when_it_is_named(known: variables.Known) -> None:
+    assert judge(known, "eagle3_server_rack", "eagle_server_port", foreign=["eagle3_server_rack"]) == judge(
+        known, "eagle_server_port"
+    )
+
+
+def test_a_renamed_variable_says_its_new_name(known: variables.Known) -> None:
+    renamed = [Renamed("eagle3_server_listen_port", "eagle3_server_port", "0.2.0")]
+    (problem,) = judge(known, "eagle3_server_listen_port", renamed=renamed)
+    assert str(problem) == "eagle3_server_listen_port: was renamed in 0.2.0. Set eagle3_server_port instead."
+
+
+def test_renamed_variables_point_at_names_that_exist() -> None:
+    known = variables.load_known(ROOT / "roles", ROOT / "playbooks")
+    for item in variables.RENAMED:
+        assert item.new in known.names
+        assert item.old not in known.names
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "edits"),
+    [("egale3", "eagle3", 1), ("eagle", "eagle3", 1), ("port", "port", 0), ("prot", "port", 1), ("abc", "xyz", 3)],
+)
+def test_swapped_neighbours_are_one_edit(left: str, right: str, edits: int) -> None:
+    assert variables.distance(left, right, 5) == edits
+
+
+def test_counting_stops_at_the_limit() -> None:
+    assert variables.distance("kitten", "sitting", 1) == 2
+
+
+# --- values ---
+
+
+def test_a_value_outside_the_choices_is_refused(known: variables.Known) -> None:
+    (problem,) = variables.judge_values({"one": {"eagle3_server_profile": "eagel3"}}, known, ())
+    assert str(problem) == "eagle3_server_profile: is 'eagel3'. Choose one of: eagle3, baseline, auto."
+
+
+def test_the_same_wrong_value_on_many_hosts_is_one_problem(known: variables.Known) -> None:
+    hosts = {name: {"eagle3_server_profile": "eagel3"} for name in ("one", "two")}
+    (problem,) = variables.judge_values(hosts, known, ())
+    assert problem.hosts == ("one", "two")
+
+
+def test_a_default_with_a_template_is_not_guessed(known: variables.Known) -> None:
+    rule = variables.Rule(("sglang_stack_root",), lambda values: "must not be read", "")
+    assert variables.judge_values({"one": {}}, known, [rule]) == []
+
+
+REAL = {
+    "eagle3_server_enable_flashinfer_allreduce_fusion": True,
+    "eagle3_server_tensor_parallel_size": 8,
+    "sglang_stack_engine": "cuda",
+    "sm120_guards_enabled": {"flashinfer-allreduce-guard": True, "flashinfer-trtllm-comm-sm120": True},
+}
+
+
+@pytest.fixture(scope="module")
+def ours() -> variables.Known:
+    return variables.load_known(ROOT / "roles", ROOT / "playbooks")
+
+
+def contradict(ours: variables.Known, **values: Any) -> list[str]:
+    return [str(problem) for problem in variables.judge_values({"one": values}, ours, contradictions.RULES)]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"preflight_engine": "cpu", "sglang_stack_engine": "cuda"},
+            "preflight_engine: is cpu, but sglang_stack_engine is cuda. Set sglang_stack_engine alone; "
+            "preflight_engine follows it.",
+        ),
+        (
+            {"preflight_gpu_count": 4},
+            "preflight_gpu_count: is 4, but eagle3_server_tensor_parallel_size is 8. Set "
+            "eagle3_server_tensor_parallel_size alone; preflight_gpu_count follows it.",
+        ),
+        (
+            {"preflight_python_version": "3.11"},
+            "preflight_python_version: is 3.11, but sglang_stack_python is 3.12. Set sglang_stack_python alone; "
+            "preflight_python_version follows it.",
+        ),
+        (
+            {**REAL, "eagle3_server_tensor_parallel_size": 6},
+            "eagle3_server_enable_flashinfer_allreduce_fusion: is on, but eagle3_server_tensor_parallel_size is 6. The "
+            "fused allreduce exists for 2, 4 and 8 GPUs: turn it off, or use so many.",
+        ),
+        (
+            {**REAL, "sm120_guards_enabled": {"flashinfer-allreduce-guard": True}},
+            "eagle3_server_enable_flashinfer_allreduce_fusion: is on, but SM120 is left out until sm120_guards_enabled "
+            "turns on flashinfer-trtllm-comm-sm120. Turn them on together, or turn the fusion off: alone it does "
+            "nothing, or fails at the first forward.",
+        ),
+        (
+            {**REAL, "sm120_guards_enabled": {**REAL["sm120_guards_enabled"], "eagle3-aux-after-allreduce": False}},
+            "eagle3_server_enable_flashinfer_allreduce_fusion: is on, but sm120_guards_enabled turns "
+            "eagle3-aux-after-allreduce off, so the drafter would get partial sums. Leave eagle3-aux-after-allreduce "
+            "on as long as the fusion is on.",
+        ),
+        (
+            {"throughput_check_runs_min": 30, "throughput_check_runs_max": 20},
+            "throughput_check_runs_min: is 30, but throughput_check_runs_max is 20. Raise throughput_check_runs_max.",
+        ),
+    ],
+)
+def test_settings_that_cannot_both_be_meant(ours: variables.Known, values: dict[str, Any], message: str) -> None:
+    assert contradict(ours, **values) == [message]
+
+
+@pytest.mark.parametrize("values", [{}, REAL, {"preflight_engine": "cpu", "sglang_stack_engine": "cpu"}])
+def test_settings_that_fit(ours: variables.Known, values: dict[str, Any]) -> None:
+    assert contradict(ours, **values) == []
+
+
+def test_every_rule_reads_variables_that_exist(ours: variables.Known) -> None:
+    for rule in contradictions.RULES:
+        assert set(rule.reads) <= ours.names, rule.reads
+
+
+# --- the message ---
+
+
+def test_the_message_says_where_and_on_which_hosts(project: Path, known: variables.Known) -> None:
+    files = variables.variable_files([project / "inventory"], project / "playbooks")
+    (problem,) = judge(known, "eagle3_server_prot")
+    places = variables.locate(problem.name, files)
+    assert places == (
+        f"{project}/inventory/group_vars/all/server.yml:3",
+        f"{project}/inventory/hosts.yml:4",
+    )
+    text = variables.report([Problem("a", "is wrong", "Mend it", ("one",), places[:1])], hosts=2)
+    assert text.splitlines() == [
+        "1 variable of this inventory cannot be used; no host was touched.",
+        f"- a [{project}/inventory/group_vars/all/server.yml:3]: is wrong. Mend it. (on one)",
+    ]
+
+
+def test_an_inventory_file_brings_its_neighbours(project: Path) -> None:
+    files = variables.variable_files([project / "inventory/hosts.yml", Path("localhost,")], project / "playbooks")
+    assert [path.name for path in files] == ["server.yml", "hosts.yml"]
+
+
+def test_a_file_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"\xff\xfea: 1")
+    assert variables.locate("a", [tmp_path / "data"]) == ()
