@@ -71,8 +71,8 @@ EXAMPLES = r"""
 RETURN = r"""
 ---
 verdict:
-  description: C(outcome), C(accepted), C(headline), C(findings), C(culprits), C(notes), C(baseline),
-  C(references).
+  description: >-
+    C(outcome), C(accepted), C(headline), C(findings), C(culprits), C(notes), C(baseline), C(references).
   returned: success
   type: dict
 accepted:

@@ -365,9 +365,11 @@ class TestChoice:
         choice = choose_profile(make_result(seed=1), make_result(seed=2, speed=0.9, **PLAIN), POLICY)
         assert (choice.profile, choice.crossover) == ("eagle3", None)
 
-    @pytest.mark.parametrize("speed", [1.0, 1.2])
-    def test_a_tie_and_a_loss_go_to_the_plain_one(self, speed: float) -> None:
-        choice = choose_profile(make_result(seed=1), make_result(seed=2, speed=speed, **PLAIN), POLICY)
+    @pytest.mark.parametrize(("speed", "ahead"), [(0.999, True), (1.2, False)])
+    def test_a_tie_and_a_loss_go_to_the_plain_one(self, speed: float, ahead: bool) -> None:
+        plain = make_result(seed=3, speed=speed, noise=0.03, **PLAIN)
+        choice = choose_profile(make_result(seed=2, noise=0.03), plain, POLICY)
+        assert (choice.steps[0].gain > 0) == ahead
         assert choice.profile == "baseline"
 
     def test_losing_at_service_concurrency_is_told_with_the_crossover(self) -> None:
