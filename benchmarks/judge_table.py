@@ -4,7 +4,7 @@
 Every trial makes a baseline and a candidate with known truth, runs the real loop (`need_more_runs`) and asks the
 real judge. Seeds are fixed: the same code gives the same table.
 
-    python benchmarks/judge_table.py [--trials 2000]
+    python benchmarks/judge_table.py [--trials 4000]
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class Case:
     truth: Truth = field(default_factory=Truth)
     draw: Draw = normal
     between_starts: float = 0.0
-    every_run: bool = False
 
 
 def run(rng: random.Random, concurrency: int, truth: Truth, case: Case, start: float) -> Run:
@@ -117,8 +116,7 @@ def verdict_of(case: Case, rng: random.Random) -> tuple[Any, int]:
     for concurrency in POINTS:
         point = Point(concurrency, [])
         while wanted := need_more_runs(point, baseline.point(concurrency), policy, "eagle3"):
-            more = 1 if case.every_run else wanted
-            runs = [run(rng, concurrency, case.truth, case, starts[1]) for _ in range(more)]
+            runs = [run(rng, concurrency, case.truth, case, starts[1]) for _ in range(wanted)]
             point = Point(concurrency, [*point.runs, *runs])
         points.append(point)
     verdict = judge(result(points), baseline, policy)
@@ -173,12 +171,27 @@ def error_table(count: int) -> list[str]:
 
 
 def look_table(count: int) -> list[str]:
-    """What looking costs: wrong decisions about one figure that lies exactly on the margin."""
-    lines = ["| Looks | decode decided as pass | as fail |", "|---|--:|--:|"]
-    for name, every in (("planned (5, 7, 10, 14, 20 runs)", False), ("after every run", True)):
+    """What looking costs: how often a figure that lies exactly on the margin is ever decided."""
+    policy = Policy()
+    planned, every = policy.looks(), list(range(policy.min_runs, policy.max_runs + 1))
+    designs: list[tuple[str, list[int], Callable[[int], float]]] = [
+        ("planned (5, 7, 10, 14, 20 runs), budget divided (used)", planned, policy.error_at),
+        ("planned, the whole 5 % at each", planned, lambda runs: policy.error_rate),
+        ("after every run, the whole 5 % at each", every, lambda runs: policy.error_rate),
+    ]
+    lines = ["| Looks | ever decided as pass | as fail |", "|---|--:|--:|"]
+    for name, looks, error in designs:
+        rng = random.Random("looks")
         seen: Counter[str] = Counter()
-        for verdict, _ in trials(Case(0.035, 20, 20, Truth(steps=0.95), every_run=every), count, "looks"):
-            seen[next(f.outcome for f in verdict.findings if f.figure == "decode_tok_s")] += 1
+        for _ in range(count):
+            baseline = [normal(rng, 0.035) for _ in range(20)]
+            candidate = [0.95 * normal(rng, 0.035) for _ in range(policy.max_runs)]
+            for runs in looks:
+                interval = ratio_interval(candidate[:runs], baseline, error(runs))
+                decided = "pass" if interval.low >= 0.95 else "fail" if interval.high <= 0.95 else ""
+                if decided:
+                    seen[decided] += 1
+                    break
         lines.append(f"| {name} | {100 * seen['pass'] / count:.1f} % | {100 * seen['fail'] / count:.1f} % |")
     return lines
 
@@ -301,7 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--trials", type=int, default=2000, help="trials a row (default: 2000)")
+    parser.add_argument("--trials", type=int, default=4000, help="trials a row (default: 4000)")
     parser.add_argument("--page", type=Path, default=PAGE, help="page whose tables are replaced")
     given = parser.parse_args()
     text = given.page.read_text(encoding="utf-8")

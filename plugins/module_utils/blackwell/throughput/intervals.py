@@ -8,8 +8,8 @@ nine good ones is ordinary. So the intervals here are exact for any noise and ha
   sides have the same shape of noise that ratio is the ratio of their medians;
 * one set against a known number: the median of the pairwise means with the Wilcoxon signed-rank interval.
 
-A percentile bootstrap of the ratio of medians covers too little with 5 runs, and a t interval is moved by a
-single odd run; ``docs/judge.md`` has the simulated figures.
+A t interval covers too little when the noise is skewed and one side has few runs; a bootstrap of the ratio of
+medians is wider and promises nothing with 5 runs. ``docs/judge.md`` has the simulated figures.
 """
 
 from __future__ import annotations
