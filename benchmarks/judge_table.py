@@ -256,7 +256,7 @@ def coverage_table(count: int) -> list[str]:
         for n, m in ((5, 5), (5, 20), (20, 20)):
             rng = random.Random(f"{name} {n} {m}")
             hits = Counter[str]()
-            widths = Counter[str]()
+            widths = dict.fromkeys(methods, 0.0)
             for _ in range(count):
                 one, two = [draw(rng, 0.035) for _ in range(n)], [draw(rng, 0.035) for _ in range(m)]
                 for method, interval in methods.items():
