@@ -36,8 +36,8 @@ options:
   patches:
     description: Folder of patches on the controller.
     type: path
-  switches:
-    description: Patch id to whether it is on. A patch without a switch counts as on.
+  enabled:
+    description: Patch id to whether it is on, for those that do not follow their own default.
     type: dict
     default: {}
   engine_files:
@@ -102,7 +102,7 @@ def main() -> None:
             "python": {"type": "str", "required": True},
             "lock": {"type": "path", "required": True},
             "patches": {"type": "path"},
-            "switches": {"type": "dict", "default": {}},
+            "enabled": {"type": "dict", "default": {}},
             "engine_files": {"type": "path"},
             "toolkit": {"type": "str", "default": "none"},
         },
@@ -118,7 +118,7 @@ def main() -> None:
             root=given["root"],
             lock=lock,
             patches=folders["patches"],
-            switches={key: module.boolean(value) for key, value in given["switches"].items()},
+            enabled={key: module.boolean(value) for key, value in given["enabled"].items()},
             engine_files=folders["engine_files"],
             toolkit=given["toolkit"],
         )

@@ -53,7 +53,6 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import seal
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.release import MANIFEST
 
 
 def main() -> None:
@@ -75,7 +74,7 @@ def main() -> None:
         except OperatorError as error:
             module.fail_json(msg=str(error))
         seal.write_manifest(path, after)
-    name = str(path / MANIFEST)
+    name = str(path / seal.MANIFEST)
     module.exit_json(
         changed=before != after,
         manifest=name,

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from .errors import OperatorError
 from .lock import Lock, Pin, canonical
-from .release import MANIFEST
+from .seal import MANIFEST
 
 # Written when the environment is whole. Without it (and without a manifest) an interrupted run left it.
 MARKER = "installed.json"

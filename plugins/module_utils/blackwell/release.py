@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 from . import lock as locks
 from .errors import OperatorError
 from .lock import Lock
+from .patching.definition import load, parse
+from .patching.engine import switches
 
-MANIFEST = "manifest.json"
+# What a patch's definition says to people; a better sentence makes no new release.
+_PROSE = {"title", "purpose", "references", "verified", "switch"}
 
 
 def read_lock(path: Path, *, sglang: str, engine: str, python: str) -> Lock:
@@ -58,7 +62,7 @@ def plan(
     root: str,
     lock: Lock,
     patches: Path | None,
-    switches: Mapping[str, bool],
+    enabled: Mapping[str, bool],
     engine_files: Path | None,
     toolkit: str,
 ) -> dict[str, Any]:
@@ -70,14 +74,13 @@ def plan(
         root: where releases live on the host.
         lock: what it is installed from.
         patches: folder of patches, one folder a patch.
-        switches: patch id to whether it is on; one that is not named is on. A patch that is off counts by its
-            name only, so that its text may change without a new release.
+        enabled: patch id to whether it is on, for those that do not follow their own default.
         engine_files: tree that is copied into site-packages.
         toolkit: source of the CUDA toolkit.
     """
     parts = {
         "lock": lock.digest,
-        "patches": _patch_digest(patches, switches),
+        "patches": _patch_digest(patches, enabled),
         "engine": _tree_digest(engine_files),
         "toolkit": toolkit,
         "python": lock.python,
@@ -104,13 +107,17 @@ def overlay(engine_files: Path | None) -> dict[str, str]:
     return {name: path.read_text() for name, path in _files(engine_files)}
 
 
-def _patch_digest(folder: Path | None, switches: Mapping[str, bool]) -> str:
-    if folder is None or not folder.is_dir():
-        return _digest({})
-    parts = {}
-    for patch in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
-        parts[patch.name] = _tree_digest(patch) if switches.get(patch.name, True) else "off"
-    return _digest(parts)
+def _patch_digest(folder: Path | None, enabled: Mapping[str, bool]) -> str:
+    """Only patches that are on count."""
+    definitions = load(folder) if folder else []
+    on = switches([parse(raw) for raw in definitions], enabled)
+    return _digest(
+        {
+            raw["id"]: json.dumps({key: raw[key] for key in raw if key not in _PROSE}, sort_keys=True)
+            for raw in definitions
+            if on[raw["id"]]
+        }
+    )
 
 
 def _tree_digest(folder: Path | None) -> str:

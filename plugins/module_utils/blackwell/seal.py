@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import OperatorError
-from .release import MANIFEST
+
+MANIFEST = "manifest.json"
 
 _PROBE = """
 import importlib, importlib.metadata, json, sys

@@ -23,10 +23,10 @@ def lock(**other: Any) -> Lock:
 
 
 @pytest.fixture
-def patches(tmp_path: Path) -> Path:
-    for name in ("delegation", "guard"):
-        (tmp_path / "patches" / name).mkdir(parents=True)
-        (tmp_path / "patches" / name / "patch.yml").write_text(f"id: {name}\n")
+def patches(tmp_path: Path, repository: Path) -> Path:
+    """Two of the repository's own."""
+    for name in ("kimi-k25-eagle3-delegation", "eagle3-capture-layers"):
+        shutil.copytree(repository / "files" / "patches" / name, tmp_path / "patches" / name)
     return tmp_path / "patches"
 
 
@@ -37,8 +37,15 @@ def engine(tmp_path: Path) -> Path:
     return tmp_path / "engine"
 
 
+def edit(patches: Path) -> None:
+    definition = patches / "eagle3-capture-layers" / "patch.yml"
+    text = definition.read_text()
+    assert "eagle_aux_hidden_state_layer_ids" in text
+    definition.write_text(text.replace("eagle_aux_hidden_state_layer_ids", "other_ids"))
+
+
 def plan(patches: Path, engine: Path, **other: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"root": "/opt/sglang", "lock": lock(), "switches": {}, "toolkit": "wheels"}
+    given: dict[str, Any] = {"root": "/opt/sglang", "lock": lock(), "enabled": {}, "toolkit": "wheels"}
     return release.plan(**{**given, "patches": patches, "engine_files": engine, **other})
 
 
@@ -59,29 +66,40 @@ def test_another_checkout_gives_the_same_id(tmp_path: Path, patches: Path, engin
     (copies[1] / "pkg" / "__pycache__").mkdir()
     (copies[1] / "pkg" / "__pycache__" / "mod.cpython-311.pyc").write_bytes(b"compiled")
     (copies[0] / "README.md").write_text("for people")
-    (copies[0] / "guard" / "README.md").write_text("for people")
+    definition = copies[0] / "eagle3-capture-layers" / "patch.yml"
+    definition.write_text(definition.read_text().replace("title: ", "title: Better said, "))
     assert plan(*copies)["id"] == before
 
 
 def test_everything_that_a_release_is_made_of_changes_its_id(patches: Path, engine: Path) -> None:
     ids = [plan(patches, engine)["id"]]
     ids.append(plan(patches, engine, toolkit="apt")["id"])
-    ids.append(plan(patches, engine, switches={"guard": False})["id"])
+    ids.append(plan(patches, engine, enabled={"eagle3-capture-layers": False})["id"])
     ids.append(plan(patches, engine, lock=lock(python="3.12"))["id"])
     ids.append(
         plan(patches, engine, lock=lock(pins=(SGLANG, Pin("x", "1", "x-1-py3-none-any.whl", "b" * 64))))["id"]
     )
-    (patches / "guard" / "patch.yml").write_text("id: guard\nmore: true\n")
+    edit(patches)
     ids.append(plan(patches, engine)["id"])
     (engine / "pkg" / "mod.py").write_text("x = 2\n")
     ids.append(plan(patches, engine)["id"])
     assert len(set(ids)) == len(ids)
 
 
+def test_a_switch_that_repeats_the_default_is_no_new_release(patches: Path, engine: Path) -> None:
+    enabled = {"eagle3-capture-layers": True, "kimi-k25-eagle3-delegation": True}
+    assert plan(patches, engine, enabled=enabled)["id"] == plan(patches, engine)["id"]
+
+
+def test_a_switch_for_no_patch_is_refused(patches: Path, engine: Path) -> None:
+    with pytest.raises(OperatorError, match="no patch eagle-3"):
+        plan(patches, engine, enabled={"eagle-3": True})
+
+
 def test_a_patch_that_is_off_may_change_without_a_new_release(patches: Path, engine: Path) -> None:
-    before = plan(patches, engine, switches={"guard": False})["id"]
-    (patches / "guard" / "patch.yml").write_text("id: guard\nmore: true\n")
-    assert plan(patches, engine, switches={"guard": False})["id"] == before
+    before = plan(patches, engine, enabled={"eagle3-capture-layers": False})["id"]
+    edit(patches)
+    assert plan(patches, engine, enabled={"eagle3-capture-layers": False})["id"] == before
 
 
 @pytest.mark.parametrize(
