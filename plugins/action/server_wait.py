@@ -25,6 +25,8 @@ display = Display()
 # A line is printed when the state changes, and this often when it does not.
 SAY_EVERY = 30.0
 LAST_LINES = 30
+# SGLang logs its arguments in one line of some 8000 characters.
+LINE_LENGTH = 200
 
 
 class ActionModule(ActionBase):
@@ -64,7 +66,7 @@ class ActionModule(ActionBase):
                 raise AnsibleActionFail(
                     f"{telling_line(look['journal'])}\n"
                     f"sglang@{given['profile']}.service: {waited}{verdict.reason}. "
-                    "The last lines of its journal:\n" + "\n".join(f"    {line}" for line in look["journal"])
+                    "The last lines of its journal:\n" + "\n".join(f"    {line[:LINE_LENGTH]}" for line in look["journal"])
                 )
             if verdict.standing is Standing.READY:
                 return {
@@ -73,7 +75,7 @@ class ActionModule(ActionBase):
                     "seconds": round(elapsed, 1),
                     "completion": look["completion"]["text"],
                 }
-            line = look["journal"][-1][:160] if look["journal"] else ""
+            line = look["journal"][-1][:LINE_LENGTH] if look["journal"] else ""
             if verdict.reason != said or elapsed - said_at >= SAY_EVERY:
                 usual = f" of about {given['expected']:.0f}" if given["expected"] else ""
                 display.display(

@@ -161,7 +161,7 @@ def main() -> None:
     if given["journal_lines"]:
         command = ["journalctl", f"--unit={name}", "--output=cat", "--no-pager", "--lines=400"]
         if given["journal_since"]:
-            command.append(f"--since=@{given['journal_since']:.0f}")
+            command.append(f"--since=@{int(given['journal_since'])}")
         _, out, _ = module.run_command(command)
         journal = tidy_journal(out, keys, given["journal_lines"])
 
