@@ -75,6 +75,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import toolkit
 from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.files import replace
 
 
 def main() -> None:
@@ -111,7 +112,7 @@ def main() -> None:
                 after = {"home": given["home"]}
             else:
                 after = {"home": given["home"], "compiler": wanted.prove(), "digest": wanted.digest()}
-                toolkit.write_record(path, after)
+                replace(path, json.dumps(after, indent=2) + "\n")
     except OperatorError as error:
         module.fail_json(msg=str(error))
     module.exit_json(

@@ -53,6 +53,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import seal
 from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.files import replace
 
 
 def main() -> None:
@@ -73,7 +74,7 @@ def main() -> None:
             seal.prove(release, module.params["imports"], environment)
         except OperatorError as error:
             module.fail_json(msg=str(error))
-        seal.write_manifest(path, after)
+        replace(path / seal.MANIFEST, after)
     name = str(path / seal.MANIFEST)
     module.exit_json(
         changed=before != after,

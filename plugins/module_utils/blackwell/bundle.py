@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import lock as locks
-from .environment import sha256
 from .errors import OperatorError
+from .files import replace, sha256
 from .lock import Lock, Pin
 
 # pip keeps nothing of a call that is interrupted, so no call fetches more than this many bytes or files.
@@ -116,7 +116,7 @@ class Bundle:
         for name, text in self._lists().items():
             path = self.path / name
             if not path.is_file() or path.read_text() != text:
-                path.write_text(text)
+                replace(path, text)
                 written.append(name)
         return written
 
@@ -179,7 +179,7 @@ class Bundle:
                 wheel = self.wheels / pin.filename
                 found[pin.filename] = (sha256(wheel), wheel.stat().st_size)
             if found:
-                path.write_text(locks.complete(text, found))
+                replace(path, locks.complete(text, found))
 
     def _lists(self) -> dict[str, str]:
         made_for = self.read()

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import urllib.parse
 import urllib.request
 import zipfile
@@ -25,6 +24,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from .errors import OperatorError
+from .files import replace, sha256
 from .lock import Lock, Pin, canonical
 from .seal import MANIFEST
 
@@ -169,7 +169,7 @@ def ensure(wanted: Environment, *, dry_run: bool = False) -> tuple[State, State]
             _install(wanted, python, held, rebuild=rebuild)
         _write_overlay(wanted)
         if packages_differ:
-            _write(wanted.venv / MARKER, json.dumps({"lock": wanted.lock.digest, "python": python}) + "\n")
+            replace(wanted.venv / MARKER, json.dumps({"lock": wanted.lock.digest, "python": python}) + "\n")
     return before, after
 
 
@@ -309,7 +309,7 @@ def _install(wanted: Environment, python: str, held: int, *, rebuild: bool) -> N
             _name_broken_wheels(wanted)
             raise error
         _check_dependencies(wanted, uv)
-        _write(wanted.release / "lock.txt", wanted.lock_text)
+        replace(wanted.release / "lock.txt", wanted.lock_text)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -450,33 +450,12 @@ def _write_overlay(wanted: Environment) -> None:
     for name, text in wanted.overlay.items():
         path = wanted.site_packages / name
         if not path.is_file() or path.read_text() != text:
-            _write(path, text)
+            replace(path, text)
             if path.suffix == ".py":
                 written.append(str(path))
     if written:
         # The service may not write below site-packages, so what is not compiled now never will be.
         subprocess.run([wanted.interpreter, "-m", "compileall", "-q", *written], check=True, umask=0o022)
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file at once, readable for all."""
-    for folder in reversed([parent for parent in path.parents if not parent.exists()]):
-        folder.mkdir()
-        folder.chmod(0o755)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as out:
-        out.write(text)
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(path)
-
-
-def sha256(path: Path) -> str:
-    """The checksum of a file that may be larger than memory."""
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _sha256_text(text: str) -> str:

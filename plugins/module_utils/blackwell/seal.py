@@ -86,14 +86,3 @@ def prove(release: Mapping[str, Any], imports: Sequence[str], environment: Mappi
             expected="no import error",
             remedy="correct the lock or the patch that is to blame; the release that serves was not touched",
         )
-
-
-def write_manifest(path: Path, text: str) -> None:
-    """Write the manifest in one step."""
-    temporary = path / f".{MANIFEST}.new"
-    with temporary.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.chmod(0o644)
-    temporary.replace(path / MANIFEST)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import OperatorError
+from .files import sha256
 
 _KERNEL = """
 #include <cmath>
@@ -86,7 +87,7 @@ class Toolkit:
             str(self.home),
             self.architecture,
             self.source,
-            hashlib.sha256(self.nvcc.read_bytes()).hexdigest(),
+            sha256(self.nvcc),
             f"{Path(host).resolve()} {Path(host).stat().st_size}" if host else "no c++",
         ]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
@@ -185,11 +186,3 @@ def read_record(path: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def write_record(path: Path, record: dict[str, str]) -> None:
-    """Remember a proof, so that it is not repeated."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(record, indent=2) + "\n")
-    temporary.chmod(0o644)
-    temporary.replace(path)
