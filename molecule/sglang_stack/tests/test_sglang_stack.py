@@ -1,0 +1,70 @@
+"""What the host has after a release was staged, sealed and activated."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+CURRENT = "/opt/sglang/current"
+
+
+@pytest.fixture(scope="module")
+def manifest(host: Host) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(host.file(f"{CURRENT}/manifest.json").content_string)
+    return content
+
+
+def test_current_is_a_link_to_the_release_that_its_manifest_names(
+    host: Host, manifest: dict[str, Any]
+) -> None:
+    assert host.file(CURRENT).is_symlink
+    assert host.check_output(f"readlink -f {CURRENT}") == manifest["path"]
+    assert manifest["path"] == f"/opt/sglang/releases/{manifest['id']}"
+    assert manifest["id"].startswith("0.5.9-")
+
+
+def test_the_service_user_can_run_the_published_sglang(host: Host, manifest: dict[str, Any]) -> None:
+    program = "import sglang, torch; print(sglang.__version__, torch.__version__)"
+    answer = host.check_output(
+        "runuser -u sglang -- env HOME=/tmp SGLANG_USE_CPU_ENGINE=1 %s -c %s", manifest["python"], program
+    )
+    assert answer.splitlines()[-1] == "0.5.9 2.13.0+cpu"
+
+
+def test_the_service_user_writes_caches_and_nothing_else(host: Host, manifest: dict[str, Any]) -> None:
+    user = host.user("sglang")
+    assert user.shell == "/usr/sbin/nologin"
+    assert user.uid < 1000
+    writable = host.check_output("runuser -u sglang -- find %s -writable -not -type l", manifest["path"])
+    assert writable.split() == [f"{manifest['path']}/cache"]
+
+
+def test_no_file_of_the_release_is_shared_with_anything_outside(host: Host, manifest: dict[str, Any]) -> None:
+    assert host.check_output("find %s/venv -type f -links +1", manifest["path"]) == ""
+    assert host.check_output("ls -A %s", manifest["path"]).split() == [
+        "cache",
+        "lock.txt",
+        "manifest.json",
+        "venv",
+    ]
+
+
+def test_the_published_files_are_compiled(host: Host, manifest: dict[str, Any]) -> None:
+    models = f"{manifest['site_packages']}/sglang/srt/models"
+    assert host.file(f"{models}/__pycache__/kimi_k25.cpython-311.pyc").exists
+
+
+def test_what_is_installed_is_what_the_lock_says(host: Host, manifest: dict[str, Any]) -> None:
+    lock = host.file(f"{manifest['path']}/lock.txt").content_string
+    locked = {line.split(" ")[0] for line in lock.splitlines() if not line.startswith("#")}
+    program = (
+        "import importlib.metadata, re\n"
+        "for found in importlib.metadata.distributions():\n"
+        "    print(re.sub('[-_.]+', '-', found.metadata['Name']).lower() + '==' + found.version)\n"
+    )
+    installed = set(host.check_output("%s -I -c %s", manifest["python"], program).split())
+    assert installed == locked
+    assert len(locked) > 100
