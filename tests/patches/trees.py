@@ -1,20 +1,24 @@
-"""Installations to patch: an interpreter with the real sources of one SGLang release and the FlashInfer it
-pins.
+"""Installations to patch: an interpreter with the real sources of one SGLang release and the FlashInfer it pins.
 
-Nothing is built or imported: the wheels are unpacked into an empty virtual environment, as ``pip install
-    --no-deps``
-would do, without what the patches never look at.
+The wheels are unpacked into an empty virtual environment, as ``pip install --no-deps`` would do, but only the
+files that some patch names, and the metadata: nothing here looks at the others.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import venv
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+from blackwell.patching import definition
 
 from tests.wheels import wheel
+
+ROOT = Path(__file__).resolve().parents[2]
+PATCHES = ROOT / "files" / "patches"
 
 _PIN = re.compile(
     r"^Requires-Dist: flashinfer[-_]python(?:\[[^\]]*\])?\s*==\s*([^\s;]+)", re.MULTILINE | re.IGNORECASE
@@ -35,15 +39,14 @@ def pinned_flashinfer(sglang: str) -> str:
     return match[1]
 
 
-def installation(folder: Path, sglang: str, flashinfer: str | None = None) -> Path:
-    """Make an environment in ``folder`` with both packages and return its interpreter.
-
-    Args:
-        flashinfer: its release; the pinned one if None.
-    """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    for name, version in (("sglang", sglang), ("flashinfer-python", flashinfer or pinned_flashinfer(sglang))):
-        _unpack(wheel(name, version), site_packages(folder))
+def installation(folder: Path, sglang: str, patches: Path = PATCHES) -> Path:
+    """Make an environment in ``folder`` with one SGLang and its FlashInfer, and return its interpreter."""
+    named = {"sglang/__init__.py", "flashinfer/__init__.py"}
+    for raw in definition.load(patches):
+        named |= {f"{raw['package']}/{file}" for file in _files(raw)}
+    venv.create(folder, symlinks=True, with_pip=False)
+    for name, version in (("sglang", sglang), ("flashinfer-python", pinned_flashinfer(sglang))):
+        _unpack(wheel(name, version), site_packages(folder), named)
     return folder / "bin" / "python"
 
 
@@ -52,8 +55,20 @@ def site_packages(folder: Path) -> Path:
     return next(folder.glob("lib/python3*/site-packages"))
 
 
-def _unpack(file: Path, target: Path) -> None:
+def _files(raw: Any) -> Iterator[str]:
+    """Every file that a definition names, wherever it names it."""
+    if isinstance(raw, dict):
+        if "file" in raw:
+            yield raw["file"]
+        for value in raw.values():
+            yield from _files(value)
+    elif isinstance(raw, list):
+        for value in raw:
+            yield from _files(value)
+
+
+def _unpack(file: Path, target: Path, named: Iterable[str]) -> None:
     with zipfile.ZipFile(file) as archive:
         for member in archive.namelist():
-            if member.endswith(".py") or ".dist-info/" in member:
+            if member in named or ".dist-info/" in member:
                 archive.extract(member, target)

@@ -496,10 +496,7 @@ def apply(installation: Installation, selected: Sequence[Patch], *, write: bool 
     """
     involved = _closure(installation, selected, lambda one, other: other.id in one.needs)
 
-    def plan(patch: Patch) -> dict[str, str]:
-        return installation.status([patch])[0].plan
-
-    return _run(installation, involved, plan, AT_REST, write=write)
+    return _run(installation, involved, lambda status: status.plan, AT_REST, write=write)
 
 
 def revert(installation: Installation, selected: Sequence[Patch], *, write: bool = True) -> Outcome:
@@ -509,7 +506,7 @@ def revert(installation: Installation, selected: Sequence[Patch], *, write: bool
         OperatorError: the markers in a file are damaged (nothing was changed then), or it cannot be written.
     """
     involved = _closure(installation, selected, lambda one, other: one.id in other.needs)
-    return _run(installation, involved[::-1], installation.bare, (), write=write)
+    return _run(installation, involved[::-1], lambda status: installation.bare(status.patch), (), write=write)
 
 
 def _closure(
@@ -525,7 +522,7 @@ def _closure(
 def _run(
     installation: Installation,
     patches: Sequence[Patch],
-    plan: Callable[[Patch], dict[str, str]],
+    plan: Callable[[Status], dict[str, str]],
     goal: Sequence[str],
     *,
     write: bool,
@@ -534,20 +531,22 @@ def _run(
         recovered = installation.recover() if write else []
         before = installation.status(patches)
         steps: list[tuple[Package, dict[str, str]]] = []
-        for patch in patches:
+        for found in before:
+            if any(set(found.patch.files) & set(texts) for _, texts in steps):
+                (found,) = installation.status([found.patch])
             try:
-                texts = plan(patch)
+                texts = plan(found)
             except Conflict as conflict:
                 raise OperatorError(
-                    f"The patch {patch.id} cannot be taken out; nothing was changed",
+                    f"The patch {found.patch.id} cannot be taken out; nothing was changed",
                     found=f"{conflict.file} {conflict.reason}",
                 ) from conflict
             if texts:
-                source = installation.sources[patch.package]
+                source = installation.sources[found.patch.package]
                 for file, text in texts.items():
                     source.change(file, text)
                 steps.append((source.package, texts))
-        after = installation.status(patches)
+        after = installation.status(patches) if steps else before
         if goal:
             _refuse([one for one in after if one.state not in goal], "cannot be made; nothing was changed")
         if write:

@@ -1,0 +1,111 @@
+"""The roles on every published release: the states of the table, then applied, unchanged, and the wheel's bytes back."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from blackwell.patching import definition
+
+from tests.patches import trees
+from tests.patches.row import table
+
+COLUMNS, ROWS = table()
+IDS = COLUMNS[1:]
+
+
+def test_the_table_is_complete() -> None:
+    assert sorted(IDS) == sorted(raw["id"] for raw in definition.load(trees.PATCHES))
+    assert all(len(row) == len(COLUMNS) for row in ROWS.values())
+    assert "0.5.9" in ROWS
+
+
+class Matrix:
+    """One host for each release, all on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        hosts = {}
+        for release in ROWS:
+            python = trees.installation(folder / release, release)
+            hosts[release] = {"matrix_python": str(python), "matrix_report": str(folder / f"{release}.json")}
+        variables = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "matrix_switches": dict.fromkeys(IDS, True),
+        }
+        inventory = {"all": {"hosts": hosts, "vars": variables}}
+        (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+
+    def run(self, entry: str, *options: str) -> dict[str, int]:
+        """Run one entry of both roles on all hosts; the number of changes on each."""
+        environment = {**os.environ, "ANSIBLE_CONFIG": str(trees.ROOT / "ansible.cfg")}
+        command = [str(Path(sys.executable).with_name("ansible-playbook")), "--forks=4", *options]
+        command += [f"--inventory={self.folder / 'hosts.yml'}", f"--extra-vars=matrix_entry={entry}"]
+        command += [str(Path(__file__).with_name("matrix.yml"))]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+        recap = re.findall(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
+        return {host: int(changed) for host, changed in recap}
+
+    def states(self, release: str) -> dict[str, dict[str, Any]]:
+        report = json.loads((self.folder / f"{release}.json").read_text())
+        return {one["id"]: one for one in report}
+
+    def differing(self, release: str) -> set[str]:
+        """The files that are not as the wheel's RECORD says."""
+        root = trees.site_packages(self.folder / release)
+        found = set()
+        for record in root.glob("*.dist-info/RECORD"):
+            for name, digest, _ in csv.reader(record.read_text().splitlines()):
+                file = root / name
+                if digest and file.is_file():
+                    actual = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode()
+                    if digest != f"sha256={actual.rstrip('=')}":
+                        found.add(name)
+        return found
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    yield Matrix(tmp_path_factory.mktemp("matrix"))
+
+
+def test_every_release(matrix: Matrix) -> None:
+    """In this order, for each step takes over what the one before left."""
+    none = dict.fromkeys(ROWS, 0)
+
+    assert matrix.run("status") == none
+    assert {release: matrix.differing(release) for release in ROWS} == dict.fromkeys(ROWS, set())
+    for release, (flashinfer, *expected) in ROWS.items():
+        states = matrix.states(release)
+        assert {name: states[name]["state"] for name in IDS} == dict(zip(IDS, expected, strict=True)), release
+        assert states["flashinfer-trtllm-comm-sm120"]["version"] == flashinfer, release
+        assert all(one["edited"] in (False, None) for one in states.values()), release
+
+    first = matrix.run("main")
+    assert {release: changes > 0 for release, changes in first.items()} == {
+        release: "needed" in row for release, row in ROWS.items()
+    }
+    for release, row in ROWS.items():
+        states = matrix.states(release)
+        after = ["applied" if state == "needed" else state for state in row[1:]]
+        assert {name: states[name]["state"] for name in IDS} == dict(zip(IDS, after, strict=True)), release
+        assert not any(one["edited"] for one in states.values()), release
+        assert len(matrix.differing(release)) == row[1:].count("needed"), release
+
+    assert matrix.run("main", "--check", "--diff") == none
+
+    matrix.run("revert")
+    assert {release: matrix.differing(release) for release in ROWS} == dict.fromkeys(ROWS, set())
