@@ -202,19 +202,23 @@ def test_nothing_is_said_against_a_good_host(good: Facts) -> None:
     }
 
 
+def cards(facts: Facts) -> smi.Query:
+    """What the driver of a host with GPUs said."""
+    assert facts.query
+    return facts.query
+
+
 def gpus(facts: Facts, **changes: Any) -> Facts:
     """The same host with all cards changed."""
-    assert facts.query
-    return replace(
-        facts, query=replace(facts.query, gpus=tuple(replace(gpu, **changes) for gpu in facts.query.gpus))
-    )
+    query = cards(facts)
+    return replace(facts, query=replace(query, gpus=tuple(replace(gpu, **changes) for gpu in query.gpus)))
 
 
 def gpu3(facts: Facts, **changes: Any) -> Facts:
     """The same host with the card of index 3 changed."""
-    assert facts.query
-    cards = tuple(replace(gpu, **changes) if gpu.index == 3 else gpu for gpu in facts.query.gpus)
-    return replace(facts, query=replace(facts.query, gpus=cards))
+    query = cards(facts)
+    changed = tuple(replace(gpu, **changes) if gpu.index == 3 else gpu for gpu in query.gpus)
+    return replace(facts, query=replace(query, gpus=changed))
 
 
 def without_driver(facts: Facts, rc: int, text: str, **changes: Any) -> Facts:
@@ -441,7 +445,7 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         "an old driver",
         lambda f: replace(
             f,
-            query=replace(f.query, driver="570.195.03"),
+            query=replace(cards(f), driver="570.195.03"),
             module_version="570.195.03",
             library_version="570.195.03",
             kernel="6.8.0-79-generic",
@@ -460,7 +464,7 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
     ),
     (
         "a lost card",
-        lambda f: replace(f, query=replace(f.query, gpus=f.query.gpus[:7])),
+        lambda f: replace(f, query=replace(cards(f), gpus=cards(f).gpus[:7])),
         "gpu_count",
         "fail: GPU count: found 7, expected 8 (the tensor parallel size). Look at dmesg and lspci for a lost card, or "
         "lower the tensor parallel size.",
@@ -851,7 +855,7 @@ def test_the_fingerprint_stays_the_same_while_nothing_changes(good: Facts) -> No
         lambda f: gpu3(f, power_limit_w=450.0),
         lambda f: gpu3(f, link_width=8.0),
         lambda f: gpu3(f, ecc="Disabled"),
-        lambda f: replace(f, query=replace(f.query, driver="595.58.03")),
+        lambda f: replace(f, query=replace(cards(f), driver="595.58.03")),
         lambda f: replace(f, kernel="6.17.0-14-generic"),
         lambda f: replace(f, cpu_model="AMD EPYC 9124 16-Core Processor"),
         lambda f: replace(f, governor="powersave"),

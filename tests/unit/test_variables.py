@@ -179,7 +179,13 @@ def test_renamed_variables_point_at_names_that_exist() -> None:
 
 @pytest.mark.parametrize(
     ("left", "right", "edits"),
-    [("egale3", "eagle3", 1), ("eagle", "eagle3", 1), ("port", "port", 0), ("prot", "port", 1), ("abc", "xyz", 3)],
+    [
+        ("egale3", "eagle3", 1),
+        ("eagle", "eagle3", 1),
+        ("port", "port", 0),
+        ("prot", "port", 1),
+        ("abc", "xyz", 3),
+    ],
 )
 def test_swapped_neighbours_are_one_edit(left: str, right: str, edits: int) -> None:
     assert variables.distance(left, right, 5) == edits
@@ -208,11 +214,12 @@ def test_a_default_with_a_template_is_not_guessed(known: variables.Known) -> Non
     assert variables.judge_values({"one": {}}, known, [rule]) == []
 
 
-REAL = {
+GUARDS = {"flashinfer-allreduce-guard": True, "flashinfer-trtllm-comm-sm120": True}
+REAL: dict[str, Any] = {
     "eagle3_server_enable_flashinfer_allreduce_fusion": True,
     "eagle3_server_tensor_parallel_size": 8,
     "sglang_stack_engine": "cuda",
-    "sm120_guards_enabled": {"flashinfer-allreduce-guard": True, "flashinfer-trtllm-comm-sm120": True},
+    "sm120_guards_enabled": GUARDS,
 }
 
 
@@ -255,7 +262,7 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
             "nothing, or fails at the first forward.",
         ),
         (
-            {**REAL, "sm120_guards_enabled": {**REAL["sm120_guards_enabled"], "eagle3-aux-after-allreduce": False}},
+            {**REAL, "sm120_guards_enabled": {**GUARDS, "eagle3-aux-after-allreduce": False}},
             "eagle3_server_enable_flashinfer_allreduce_fusion: is on, but sm120_guards_enabled turns "
             "eagle3-aux-after-allreduce off, so the drafter would get partial sums. Leave eagle3-aux-after-allreduce "
             "on as long as the fusion is on.",
@@ -266,7 +273,9 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
         ),
     ],
 )
-def test_settings_that_cannot_both_be_meant(ours: variables.Known, values: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_both_be_meant(
+    ours: variables.Known, values: dict[str, Any], message: str
+) -> None:
     assert contradict(ours, **values) == [message]
 
 
@@ -299,7 +308,9 @@ def test_the_message_says_where_and_on_which_hosts(project: Path, known: variabl
 
 
 def test_an_inventory_file_brings_its_neighbours(project: Path) -> None:
-    files = variables.variable_files([project / "inventory/hosts.yml", Path("localhost,")], project / "playbooks")
+    files = variables.variable_files(
+        [project / "inventory/hosts.yml", Path("localhost,")], project / "playbooks"
+    )
     assert [path.name for path in files] == ["server.yml", "hosts.yml"]
 
 
