@@ -35,8 +35,12 @@ sandbox-tools:
 	@scripts/apt-install $(sandbox_tools)
 
 .PHONY: sandbox-models
-sandbox-models: .venv/ready
-	python sandbox/make_models.py .sandbox/models
+sandbox-models: .sandbox/models/ready
+
+corpus := $(wildcard roles/throughput_check/files/prompts/*)
+.sandbox/models/ready: sandbox/make_models.py $(corpus) | .venv/ready
+	python sandbox/make_models.py .sandbox/models --corpus $(corpus)
+	touch $@
 
 .PHONY: sandbox-bundle
 sandbox-bundle: .venv/ready

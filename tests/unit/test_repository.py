@@ -1,0 +1,174 @@
+"""What the linters do not see: that specs, defaults, documentation and tasks say the same."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
+MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("*.py"))
+# Playbooks and everything that they may be made of.
+YAML_FILES = [
+    ROOT / "site.yml",
+    *(
+        path
+        for folder in ("playbooks", "roles", "molecule")
+        for path in sorted((ROOT / folder).rglob("*.y*ml"))
+    ),
+]
+PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "dict": (dict,),
+    "float": (int, float),
+    "int": (int,),
+    "list": (list,),
+    "path": (str,),
+    "raw": (object,),
+    "str": (str,),
+}
+
+
+@functools.cache
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text()) if path.exists() else None
+
+
+def walk(node: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping of a YAML document."""
+    if isinstance(node, dict):
+        yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from walk(child)
+
+
+def role_calls(path: Path) -> Iterator[tuple[str, str]]:
+    """Role and entry point of everything in a file that calls a role."""
+    for mapping in walk(load(path)):
+        for action in ("ansible.builtin.include_role", "ansible.builtin.import_role"):
+            if action in mapping:
+                yield mapping[action]["name"], mapping[action].get("tasks_from", "main")
+        for role in mapping.get("roles", []) if "hosts" in mapping else []:
+            yield (role if isinstance(role, str) else role["role"]), "main"
+
+
+def specs(role: str) -> dict[str, Any]:
+    spec = load(ROOT / "roles" / role / "meta" / "argument_specs.yml") or {}
+    entry_points: dict[str, Any] = spec.get("argument_specs", {})
+    return entry_points
+
+
+def options(role: str) -> dict[str, dict[str, Any]]:
+    """The options of all entry points of a role, by name."""
+    return {
+        name: option
+        for entry_point in specs(role).values()
+        for name, option in (entry_point.get("options") or {}).items()
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_defaults_are_those_of_the_argument_specs(role: str) -> None:
+    defaults = load(ROOT / "roles" / role / "defaults" / "main.yml") or {}
+    documented = {
+        name: option.get("default") for name, option in options(role).items() if not option.get("required")
+    }
+    assert defaults == documented
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_options_are_described_and_typed(role: str) -> None:
+    assert specs(role), f"{role} has no argument specs"
+    for name, option in options(role).items():
+        assert name.startswith(f"{role}_"), name
+        assert option.get("description"), f"{name} has no description"
+        default = option.get("default")
+        # A template becomes what it is meant to be only on the host.
+        if default is not None and not (isinstance(default, str) and "{{" in default):
+            assert isinstance(default, PYTHON_TYPES[option["type"]]), (
+                f"{name}: {default!r} is no {option['type']}"
+            )
+            assert default in option.get("choices", [default]), (
+                f"{name}: {default!r} is not among its choices"
+            )
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_option_means_the_same_at_every_entry_point(role: str) -> None:
+    """Its description may say what it does there; type, default and choices have to agree."""
+    for entry_point in specs(role).values():
+        for name, option in (entry_point.get("options") or {}).items():
+            for key in ("type", "elements", "default", "choices"):
+                assert option.get(key) == options(role)[name].get(key), f"{key} of {name} differs"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_default_is_used_by_its_role(role: str) -> None:
+    """An option that nothing reads is a promise that nothing keeps."""
+    texts = {
+        path: path.read_text()
+        for folder in ("tasks", "handlers", "templates", "vars", "defaults")
+        for path in (ROOT / "roles" / role / folder).rglob("*")
+        if path.is_file()
+    }
+    for name in load(ROOT / "roles" / role / "defaults" / "main.yml") or {}:
+        uses = sum(len(re.findall(rf"\b{name}\b(?!:)", text)) for text in texts.values())
+        assert uses, f"{name} is used nowhere in the role {role}"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_entry_point_has_a_spec_and_every_spec_a_task_file(role: str) -> None:
+    called = {entry for path in YAML_FILES for name, entry in role_calls(path) if name == role}
+    assert called, f"no playbook calls the role {role}"
+    assert called <= set(specs(role)), "ansible-core checks no arguments of an entry point without a spec"
+    for entry_point in specs(role):
+        assert (ROOT / "roles" / role / "tasks" / f"{entry_point}.yml").exists(), entry_point
+
+
+def test_entry_points_are_named_without_extension() -> None:
+    """With an extension ansible-core finds no spec for the entry point, and says nothing."""
+    for path in YAML_FILES:
+        for role, entry_point in role_calls(path):
+            assert not entry_point.endswith((".yml", ".yaml")), f"{path}: {role} {entry_point}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_documented(module: str) -> None:
+    command = ["ansible-doc", "--json", "--type", "module", module]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = json.loads(done.stdout)[module]
+    assert page["doc"]["short_description"] and page["doc"]["description"]
+    assert {"check_mode", "diff_mode"} <= set(page["doc"]["attributes"])
+    assert page["return"], "RETURN is empty"
+    calls = [task[module] or {} for task in yaml.safe_load(page["examples"]) if module in task]
+    assert calls, f"no example calls {module}"
+    for call in calls:
+        unknown = set(call) - set(page["doc"].get("options", {}))
+        assert not unknown, f"an example uses options that do not exist: {unknown}"
+
+
+def test_lint_knows_the_projects_own_modules() -> None:
+    own = {path.stem for kind in ("modules", "action") for path in (ROOT / "plugins" / kind).glob("*.py")}
+    assert set(load(ROOT / ".ansible-lint")["only_builtins_allow_modules"]) == own
+
+
+def test_requirements_are_pinned_and_hashed_for_the_declared_names() -> None:
+    declared = re.findall(
+        r"^([A-Za-z0-9-]+)", (ROOT / "requirements" / "controller.in").read_text(), re.MULTILINE
+    )
+    for lock in (ROOT / "requirements").glob("controller-py*.txt"):
+        entries = re.findall(r"^([a-z0-9.-]+)==\S+ \\\n    --hash=sha256:", lock.read_text(), re.MULTILINE)
+        pinned = re.findall(r"^([a-z0-9.-]+)==", lock.read_text(), re.MULTILINE)
+        assert entries == pinned
+        assert {name.lower() for name in declared} <= set(pinned)
