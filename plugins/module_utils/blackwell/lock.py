@@ -9,6 +9,7 @@ the rest: the header says what the lock is for, and the end of each line names t
     # platform: manylinux_2_36_x86_64
     # without: sgl-kernel flashinfer-cubin
     # override: torch==2.13.0+cpu
+    # cuda12: torchao
     tqdm==4.70.1 --hash=sha256:59a1... # tqdm-4.70.1-py3-none-any.whl 78123
 
 A pin without ``--hash`` is a wheel whose checksum nobody published. pip and uv refuse it, and so do we, until
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 
 from .errors import OperatorError
 
-_HEADER = re.compile(r"^# (?P<key>sglang|engine|python|platform|without|override): (?P<value>\S.*)$")
+_HEADER = re.compile(r"^# (?P<key>sglang|engine|python|platform|without|override|cuda12): (?P<value>\S.*)$")
 _PIN = re.compile(
     r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;\\]+)"
     r"(?:\s+--hash=sha256:(?P<sha256>[0-9a-f]{64}))?"
@@ -68,8 +69,9 @@ class Pin:
 class Lock:
     """What a release is installed from.
 
-    ``without`` are distributions that the packages ask for and the lock leaves out on purpose; ``overrides``
-    are pins that differ on purpose from what the packages ask for. The dependency check allows both.
+    ``without`` are distributions that the packages ask for and the lock leaves out on purpose; ``overrides`` are
+    pins that differ on purpose from what the packages ask for. The dependency check allows both. ``cuda12`` are
+    packages whose libraries may be builds for CUDA 12, because a server does not load them.
     """
 
     sglang: str
@@ -79,6 +81,7 @@ class Lock:
     pins: tuple[Pin, ...]
     without: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    cuda12: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -169,6 +172,7 @@ def parse(text: str, source: str) -> Lock:
         pins=tuple(sorted(pins, key=lambda pin: pin.name)),
         without=tuple(name for value in header.get("without", []) for name in value.split()),
         overrides=tuple(pin for value in header.get("override", []) for pin in value.split()),
+        cuda12=tuple(name for value in header.get("cuda12", []) for name in value.split()),
     )
 
 
@@ -185,6 +189,8 @@ def render(lock: Lock, comment: Iterable[str] = ()) -> str:
     ]
     if lock.overrides:
         lines.append(f"# override: {' '.join(lock.overrides)}")
+    if lock.cuda12:
+        lines.append(f"# cuda12: {' '.join(lock.cuda12)}")
     lines += [f"# {line}".rstrip() for line in comment]
     lines += [pin.line() for pin in sorted(lock.pins, key=lambda pin: pin.name)]
     return "\n".join(lines) + "\n"

@@ -88,6 +88,9 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
         pins=tuple(pins),
         without=tuple(without),
         overrides=tuple(overrides),
+        cuda12=tuple(
+            sorted(canonical(name) for entry in recipe.get("cuda12", []) for name in entry["packages"])
+        ),
     )
     command = f"files/locks/make-lock {recipe_file.stem} {sglang} {python}"
     reasons = f"What is left out or overridden, and why: {recipe_file.name}"

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import OperatorError
+from .flavours import misfits
+from .lock import parse
 
 MANIFEST = "manifest.json"
 
@@ -52,8 +54,17 @@ def prove(release: Mapping[str, Any], imports: Sequence[str], environment: Mappi
         environment: variables to set for that.
 
     Raises:
-        OperatorError: another version than the planned one is installed, or a module cannot be imported.
+        OperatorError: another version than the planned one is installed, packages do not belong together, or a module
+            cannot be imported.
     """
+    lock = parse((Path(release["path"]) / "lock.txt").read_text(), "lock.txt")
+    if problems := misfits(Path(release["site_packages"]), lock):
+        raise OperatorError(
+            f"The packages of release {release['id']} do not belong together",
+            found="; ".join(problems),
+            expected="builds of one kind",
+            remedy="correct the recipe in files/locks and make the lock again; the release that serves was not touched",
+        )
     with tempfile.TemporaryDirectory() as home:
         # Imported libraries make cache folders below HOME; these must not appear in root's.
         result = subprocess.run(

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blackwell.lock import Pin
+
+from tests.unit.release.conftest import lock_of
 
 RunModule = Callable[..., dict[str, Any]]
 
@@ -27,7 +30,15 @@ def release(tmp_path: Path) -> dict[str, Any]:
     script = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); sys.argv = sys.argv[1:]; exec(sys.argv[0])"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{script}" "$@"\n')
     python.chmod(0o755)
-    return {"id": "0.5.9-1", "path": str(tmp_path), "python": str(python), "sglang_version": "0.5.9"}
+    pin = Pin("sglang", "0.5.9", "sglang-0.5.9-py3-none-any.whl", "a" * 64)
+    (tmp_path / "lock.txt").write_text(lock_of(pin)[1])
+    return {
+        "id": "0.5.9-1",
+        "path": str(tmp_path),
+        "python": str(python),
+        "site_packages": str(tmp_path / "site"),
+        "sglang_version": "0.5.9",
+    }
 
 
 def test_the_manifest_comes_after_the_proof_and_only_once(
@@ -60,6 +71,7 @@ def test_imports_leave_nothing_in_the_home_of_root(
     [
         ({"imports": ["served", "broken"]}, "broken (ModuleNotFoundError: No module named 'served.absent'"),
         ({"version": "0.5.10"}, "Found: 0.5.9. Expected: 0.5.10"),
+        ({"metadata": "0.5.8"}, "sglang 0.5.9 calls itself 0.5.8 in its metadata"),
         ({"python": "/bin/false"}, "The interpreter of release 0.5.9-1 does not work"),
     ],
 )
@@ -68,6 +80,9 @@ def test_a_release_that_cannot_serve_is_not_sealed(
 ) -> None:
     release["sglang_version"] = edit.get("version", "0.5.9")
     release["python"] = edit.get("python", release["python"])
+    if "metadata" in edit:
+        metadata = Path(release["site_packages"]) / "sglang-0.5.9.dist-info" / "METADATA"
+        metadata.write_text(metadata.read_text().replace("0.5.9", edit["metadata"]))
     result = run_module("release_seal", {"release": release, "imports": edit.get("imports", ["served"])})
     assert result["failed"]
     assert said in result["msg"]
