@@ -1,13 +1,92 @@
-"""Preflight looks and leaves no trace."""
+"""Preflight says what is unfit, word for word, and leaves no trace."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
 from testinfra.host import Host
+
+SCENARIO = Path(__file__).resolve().parents[1]
+ROOT = SCENARIO.parents[1]
+
+
+def judge(**unfit: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            "ansible-playbook",
+            f"--inventory={ROOT}/inventory/molecule",
+            "--limit=molecule-1",
+            f"--extra-vars={json.dumps(unfit)}",
+            str(SCENARIO / "judge.yml"),
+        ],
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("unfit", "message"),
+    [
+        (
+            {"preflight_distributions": ["ubuntu-24.04"]},
+            "- Distribution: found Debian GNU/Linux 12 (bookworm), expected one of ubuntu-24.04. Install a supported "
+            "distribution, or add it to preflight_distributions if you tested it.",
+        ),
+        (
+            {"sglang_stack_python": "3.12"},
+            "- Python of the release: found python3.12 does not run (python3.12 is not installed), expected Python "
+            "3.12 (sglang_stack_python). Set sglang_stack_python to '3.11', which Debian GNU/Linux 12 (bookworm) has.",
+        ),
+        (
+            {"preflight_models": ["/opt/models/none"]},
+            "- Model folder: found no folder /opt/models/none, expected a folder with a model. Put the model there, or "
+            "correct its path in the inventory.",
+        ),
+        (
+            {"preflight_models": ["/opt/models/half"]},
+            "- Model folder: found no config.json in /opt/models/half, expected a folder with a model. Finish copying "
+            "the model, or correct its path in the inventory.",
+        ),
+        (
+            {"preflight_release_gib": 100000},
+            "expected at least 100000 GiB for a new release under /opt/sglang. Free some space, or set "
+            "sglang_stack_root to a larger file system.",
+        ),
+        (
+            {"eagle3_server_port": 31999},
+            ", squatter.service), expected free, or held by sglang@eagle3.service, sglang@baseline.service. Stop that "
+            "process, or set eagle3_server_port to another port.",
+        ),
+        (
+            {"preflight_engine": "cuda", "preflight_gpu_count": 16},
+            "- GPU count: found 8, expected 16 (the tensor parallel size). Look at dmesg and lspci for a lost card, or "
+            "lower the tensor parallel size.",
+        ),
+    ],
+    ids=["distribution", "python", "no-model", "half-a-model", "space", "port", "gpu-count"],
+)
+def test_what_is_unfit_stops_the_play_and_is_named(unfit: dict[str, Any], message: str) -> None:
+    done = judge(**unfit)
+    assert done.returncode != 0
+    assert "1 check failed; nothing on this host was changed." in done.stdout
+    assert message in done.stdout
+    assert "changed=0" in done.stdout
+
+
+def test_what_is_fit_passes() -> None:
+    assert judge().returncode == 0
 
 
 def test_nothing_of_ours_is_on_the_host(host: Host) -> None:
     assert not host.file("/opt/sglang").exists
-    assert host.run("find /etc /usr/local /var/lib -name '*sglang*'").stdout == ""
+    assert host.check_output("find /etc /usr/local /var/lib -name '*sglang*'") == ""
 
 
 def test_the_process_on_the_port_was_left_alone(host: Host) -> None:
