@@ -206,7 +206,7 @@ summary:
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.blackwell.fabric import collect, gpu_rules, host_rules, report
+from ansible.module_utils.blackwell.fabric import collect, gpu_rules, host_rules, link_rules, report
 
 
 def main() -> None:
@@ -278,7 +278,7 @@ def main() -> None:
     )
     checks = host_rules.judge_host(facts, wanted)
     if cuda:
-        checks += gpu_rules.judge_gpus(facts, wanted)
+        checks += gpu_rules.judge_gpus(facts, wanted) + link_rules.judge_links(facts, wanted)
     checks = report.waive(checks, args["waive"])
     fingerprint = report.fingerprint(facts, args["engine"])
     fit = all(check.status != report.FAIL for check in checks)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blackwell.fabric import collect, gpu_rules, host_rules, report, smi, system
+from blackwell.fabric import collect, gpu_rules, host_rules, link_rules, report, smi, system
 from blackwell.fabric.collect import Done, Facts, Owner, Python, Space
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -151,7 +151,8 @@ def good(good_host: collect.Host) -> Facts:
 
 
 def judge(facts: Facts, wanted: host_rules.Wanted = WANTED) -> list[report.Check]:
-    return [*host_rules.judge_host(facts, wanted), *gpu_rules.judge_gpus(facts, wanted)]
+    checks = host_rules.judge_host(facts, wanted) + gpu_rules.judge_gpus(facts, wanted)
+    return checks + link_rules.judge_links(facts, wanted)
 
 
 def said(checks: list[report.Check]) -> dict[str, str]:

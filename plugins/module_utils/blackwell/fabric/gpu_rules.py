@@ -1,4 +1,4 @@
-"""Whether the GPUs of a host, and what lies between them, are fit for the server.
+"""Whether the GPUs of a host are fit for the server. What lies between them is in ``link_rules``.
 
 What stops the server, or lets it serve wrong text, fails. What only makes it slow is a warning, because a
 slow host still serves and an operator may know why it is so. The sources of the warnings about speed are in
@@ -10,23 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from . import pci, smi
+from . import smi
 from .collect import Facts, Owner
 from .host_rules import Wanted, describe
-from .report import FAIL, OK, WARN, Check
+from .report import FAIL, OK, WARN, Check, each, named, row
 from .system import FATAL_XIDS, version_tuple
 
 # More memory than this on an idle card belongs to somebody; a display server stays below it.
 _FOREIGN_MIB = 500
 _SLOWDOWNS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
-_PEER_STATES = {
-    "CNS": "chipset not supported",
-    "GNS": "GPU not supported",
-    "TNS": "topology not supported",
-    "NS": "not supported",
-    "DR": "disabled by a registry key",
-    "U": "unknown",
-}
 
 
 def judge_gpus(facts: Facts, wanted: Wanted) -> list[Check]:
@@ -37,38 +29,7 @@ def judge_gpus(facts: Facts, wanted: Wanted) -> list[Check]:
     gpus = facts.query.gpus
     for rule in (_cards, _health, _users, _settings):
         checks += rule(facts, wanted, gpus)
-    if len(gpus) > 1:
-        checks += _fabric(facts, wanted, gpus)
     return checks
-
-
-def _named(gpus: Iterable[smi.Gpu]) -> str:
-    """``GPU 0, 3``, or nothing."""
-    numbers = [str(gpu.index) for gpu in gpus]
-    return f"GPU {', '.join(numbers)}" if numbers else ""
-
-
-def _each(values: Iterable[str]) -> str:
-    """``8x Enabled``, ``7x Enabled, 1x Disabled``."""
-    return ", ".join(f"{count}x {value}" for value, count in Counter(values).most_common())
-
-
-def _pairs(count: int) -> str:
-    return f"{count} pair{'' if count == 1 else 's'}"
-
-
-def _row(
-    id: str,
-    subject: str,
-    bad: bool,
-    found: str,
-    expected: str = "",
-    remedy: str = "",
-    *,
-    severity: str = WARN,
-) -> Check:
-    """A check that is in order, or not."""
-    return Check(id, severity if bad else OK, subject, found, expected, remedy if bad else "")
 
 
 def _ours(facts: Facts, wanted: Wanted) -> list[Owner]:
@@ -136,7 +97,7 @@ def _driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
         old = version_tuple(facts.query.driver) < version_tuple(wanted.driver)
         kind = ", open module" if facts.module_open else ""
         found = f"driver {facts.query.driver}{kind}, kernel {facts.kernel}"
-        yield _row("driver", "NVIDIA driver", old, found, f"{need} (CUDA 13)", install, severity=FAIL)
+        yield row("driver", "NVIDIA driver", old, found, f"{need} (CUDA 13)", install, severity=FAIL)
 
     running = version_tuple(facts.kernel)
     newer = [name for name in facts.kernels_without_module if version_tuple(name) > running]
@@ -163,7 +124,7 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "Keep other work off the unused ones, or raise the tensor parallel size",
         )
     else:
-        yield _row(
+        yield row(
             "gpu_count",
             "GPU count",
             count < wanted.gpu_count,
@@ -173,11 +134,11 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             severity=FAIL,
         )
     strange = [gpu for gpu in gpus if gpu.name not in wanted.gpu_models]
-    yield _row(
+    yield row(
         "gpu_model",
         "GPU model",
         bool(strange),
-        f"{_each(gpu.name for gpu in gpus)}",
+        f"{each(gpu.name for gpu in gpus)}",
         "one of " + ", ".join(wanted.gpu_models),
         "Use a host with supported cards, or add the name to preflight_gpu_models if you tested it",
         severity=FAIL,
@@ -188,28 +149,28 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "gpu_mixed",
             WARN,
             "GPU model",
-            f"mixed: {_each(gpu.name for gpu in gpus)}",
+            f"mixed: {each(gpu.name for gpu in gpus)}",
             "cards of one kind",
             "All cards wait for the slowest at every layer: use cards of one kind",
         )
     wrong = [value for value in facts.compute_capability if value != wanted.compute_capability]
-    yield _row(
+    yield row(
         "compute_capability",
         "Compute capability",
         bool(wrong) or not facts.compute_capability,
-        _each(facts.compute_capability) or "not known",
+        each(facts.compute_capability) or "not known",
         wanted.compute_capability,
         "The kernels and patches of this project are made for SM120: use a host with such cards",
         severity=FAIL,
     )
     small = [gpu for gpu in gpus if (gpu.memory_mib or 0) < wanted.gpu_memory_gib * 1024]
-    yield _row(
+    yield row(
         "gpu_memory",
         "GPU memory",
         bool(small),
-        _each(f"{(gpu.memory_mib or 0) / 1024:.1f} GiB" for gpu in gpus),
+        each(f"{(gpu.memory_mib or 0) / 1024:.1f} GiB" for gpu in gpus),
         f"at least {wanted.gpu_memory_gib:g} GiB each",
-        f"The model does not fit on {_named(small)}: use other cards",
+        f"The model does not fit on {named(small)}: use other cards",
         severity=FAIL,
     )
     divided = [gpu for gpu in gpus if gpu.mig == "Enabled"]
@@ -218,7 +179,7 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "mig",
             FAIL,
             "MIG mode",
-            f"enabled on {_named(divided)}",
+            f"enabled on {named(divided)}",
             "disabled",
             "Run nvidia-smi -mig 0 while nothing uses the cards",
         )
@@ -228,7 +189,7 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "compute_mode",
             FAIL,
             "Compute mode",
-            f"Prohibited on {_named(closed)}",
+            f"Prohibited on {named(closed)}",
             "Default",
             "Run nvidia-smi -c DEFAULT",
         )
@@ -243,7 +204,7 @@ def _health(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             "ecc",
             FAIL,
             "GPU memory errors",
-            f"row remapping failed on {_named(failed)}",
+            f"row remapping failed on {named(failed)}",
             "no failed row",
             "Replace the card",
         )
@@ -252,14 +213,14 @@ def _health(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             "ecc",
             FAIL,
             "GPU memory errors",
-            f"a row waits to be remapped on {_named(pending)}",
+            f"a row waits to be remapped on {named(pending)}",
             "no pending row",
             "Stop what uses the card and run nvidia-smi --gpu-reset, or reboot",
         )
     else:
         counts = ", ".join(f"GPU {gpu.index}: {gpu.ecc_uncorrected:.0f}" for gpu in uncorrected)
-        found = f"ECC {_each(gpu.ecc or 'not known' for gpu in gpus)}"
-        yield _row(
+        found = f"ECC {each(gpu.ecc or 'not known' for gpu in gpus)}"
+        yield row(
             "ecc",
             "GPU memory errors",
             bool(uncorrected),
@@ -280,7 +241,7 @@ def _health(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
         if fatal:
             last = fatal[-1]
             told += f" ({FATAL_XIDS[last.code]})"
-        yield _row(
+        yield row(
             "xid",
             "Xid history",
             bool(facts.xids),
@@ -302,7 +263,7 @@ def _health(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             "Stop what uses the card and do what the driver asks for; a reboot does all of it",
         )
     slow = [gpu for gpu in gpus if set(gpu.slowdowns).intersection(_SLOWDOWNS)]
-    yield _row(
+    yield row(
         "slowdown",
         "Clock slowdown",
         bool(slow),
@@ -351,23 +312,23 @@ def _users(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
 
 
 def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
-    yield _row(
+    yield row(
         "persistence",
         "Persistence mode",
         any(gpu.persistence == "Disabled" for gpu in gpus),
-        _each(gpu.persistence or "not known" for gpu in gpus),
+        each(gpu.persistence or "not known" for gpu in gpus),
         "Enabled",
         "Set host_tuning_persistence: true; without it the driver starts anew at every first use",
     )
     limits = {gpu.power_limit_w for gpu in gpus}
     lowered = any((gpu.power_limit_w or 0) < (gpu.power_default_w or 0) for gpu in gpus)
-    power = _each(
+    power = each(
         f"{gpu.power_limit_w:.0f} W of {gpu.power_default_w:.0f} W"
         if gpu.power_limit_w and gpu.power_default_w
         else "not known"
         for gpu in gpus
     )
-    yield _row(
+    yield row(
         "power_limit",
         "Power limit",
         lowered or len(limits) > 1,
@@ -378,7 +339,7 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
     # The driver says whether it is in use; the module's parameter only whether it would be allowed.
     modes = {gpu.addressing for gpu in gpus} - {"", "N/A"}
     hmm = "HMM" in modes if modes else facts.hmm_disabled == "N"
-    yield _row(
+    yield row(
         "hmm",
         "Heterogeneous memory (HMM)",
         hmm,
@@ -387,7 +348,7 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
         "Set host_tuning_disable_hmm: true and reboot; NCCL was seen to lock up with it",
     )
     if facts.governor:
-        yield _row(
+        yield row(
             "governor",
             "CPU governor",
             facts.governor != "performance",
@@ -396,7 +357,7 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
             "Set host_tuning_governor: performance",
         )
     if facts.cpu_sockets > 1 and facts.numa_balancing:
-        yield _row(
+        yield row(
             "numa_balancing",
             "NUMA balancing",
             facts.numa_balancing != "0",
@@ -406,7 +367,7 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
         )
     if facts.shm_bytes is not None:
         size = facts.shm_bytes / 2**30
-        yield _row(
+        yield row(
             "shm",
             "/dev/shm",
             size < 8,
@@ -416,208 +377,3 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
         )
     override = facts.driver_params.get("RegistryDwords", "")
     yield Check("registry", OK, "Driver registry keys", override or "none set")
-    yield from _links(facts, gpus)
-
-
-def _links(facts: Facts, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
-    narrow = [gpu for gpu in gpus if (gpu.link_width or 0) < (gpu.link_width_max or 0)]
-    # An idle card lowers its generation to save power, so only a card at full clocks is judged by it.
-    slow = [
-        gpu for gpu in gpus if gpu.performance_state == "P0" and (gpu.link_gen or 0) < (gpu.link_gen_max or 0)
-    ]
-    held = [
-        gpu for gpu in gpus if (gpu.link_gen_host or 0) < (gpu.link_gen_device or 0) and gpu.link_gen_host
-    ]
-    now = _each(
-        f"gen{gpu.link_gen_max:.0f} x{gpu.link_width:.0f}"
-        if gpu.link_gen_max and gpu.link_width
-        else "not known"
-        for gpu in gpus
-    )
-    if narrow:
-        widths = ", ".join(
-            f"GPU {gpu.index}: x{gpu.link_width or 0:.0f} of x{gpu.link_width_max or 0:.0f}" for gpu in narrow
-        )
-        yield Check(
-            "link",
-            WARN,
-            "PCIe link",
-            widths,
-            "all lanes",
-            "Reseat the card or its riser, and check the slot's bifurcation in the BIOS",
-        )
-    elif slow:
-        generations = ", ".join(
-            f"GPU {gpu.index}: gen{gpu.link_gen or 0:.0f} of gen{gpu.link_gen_max or 0:.0f}" for gpu in slow
-        )
-        yield Check(
-            "link",
-            WARN,
-            "PCIe link",
-            f"{generations}, at full clocks",
-            "the highest generation",
-            "Check riser and retimers, and the slot's link speed in the BIOS",
-        )
-    elif held:
-        yield Check(
-            "link",
-            WARN,
-            "PCIe link",
-            f"{_named(held)}: slot is gen{held[0].link_gen_host or 0:.0f}, "
-            f"card is gen{held[0].link_gen_device or 0:.0f}",
-            "a slot of the card's generation",
-            "Use another slot, or raise the slot's link speed in the BIOS",
-        )
-    else:
-        yield Check("link", OK, "PCIe link", now)
-
-    bottlenecks = [
-        port
-        for port in facts.ports_above
-        if port.width is not None and port.width < max((gpu.link_width_max or 0) for gpu in gpus)
-    ]
-    if bottlenecks:
-        yield Check(
-            "uplink",
-            WARN,
-            "PCIe ports above the GPUs",
-            ", ".join(f"{port.address} runs x{port.width} of x{port.width_max}" for port in bottlenecks),
-            "as wide as the cards",
-            "Check the lane configuration of that root port in the BIOS, or the cable of the switch",
-        )
-    aspm = [port for port in (*facts.cards.values(), *facts.ports_above) if "Enabled" in port.aspm]
-    yield _row(
-        "aspm",
-        "PCIe power saving (ASPM)",
-        bool(aspm),
-        f"enabled on {', '.join(port.address for port in aspm)}" if aspm else "off",
-        "off",
-        "Set host_tuning_aspm: performance, or add pcie_aspm=off to host_tuning_kernel_parameters",
-    )
-    small = [gpu for gpu in gpus if gpu.bar1_mib is not None and gpu.bar1_mib < (gpu.memory_mib or 0)]
-    yield _row(
-        "bar1",
-        "BAR1 (large BAR)",
-        bool(small),
-        _each(f"{gpu.bar1_mib:.0f} MiB" if gpu.bar1_mib is not None else "not known" for gpu in gpus),
-        "at least the card's memory",
-        "Turn on Above 4G Decoding and Resizable BAR in the BIOS (on Workstation cards also NVIDIA's "
-        "displaymodeselector): peer-to-peer needs it",
-    )
-
-
-def _fabric(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
-    links = facts.links
-    if links and links.cells:
-        told = ", ".join(f"{_pairs(count)} {kind}" for kind, count in links.kinds.items())
-        yield Check("topology", OK, "Topology", told)
-    total = len(gpus) * (len(gpus) - 1) // 2
-    peers: dict[str, int] = {}
-    broken: set[tuple[int, int]] = set()
-    for matrix in (facts.peer_read, facts.peer_write):
-        if matrix:
-            broken.update(matrix.pairs(*_PEER_STATES))
-            for kind, count in matrix.kinds.items():
-                peers[kind] = max(count, peers.get(kind, 0))
-    if not facts.peer_write or not facts.peer_write.cells:
-        yield Check("p2p", WARN, "Peer-to-peer", "nvidia-smi topo -p2p shows no matrix", "OK for every pair")
-    else:
-        reasons = ", ".join(_PEER_STATES[kind] for kind in peers if kind in _PEER_STATES)
-        yield _row(
-            "p2p",
-            "Peer-to-peer",
-            bool(broken),
-            f"{len(broken)} of {_pairs(total)} cannot ({reasons})" if broken else f"OK for {_pairs(total)}",
-            "OK for every pair",
-            "Turn off the IOMMU and ACS (see below), check BAR1, then consider host_tuning_p2p_override; "
-            "without peer-to-peer every allreduce goes through main memory",
-        )
-    redirecting = [port for port in facts.ports_above if port.redirects]
-    if facts.ports_above and all(port.acs is None for port in facts.ports_above):
-        yield Check(
-            "acs",
-            WARN,
-            "PCIe access control (ACS)",
-            "lspci shows no access control",
-            "off on root and switch ports",
-            "Run the play as root; if it is, the ports have none and this may be waived",
-        )
-    elif facts.ports_above:
-        yield _row(
-            "acs",
-            "PCIe access control (ACS)",
-            bool(redirecting),
-            f"redirects peer-to-peer on {', '.join(port.address for port in redirecting)}"
-            if redirecting
-            else f"no redirection on {len(facts.ports_above)} ports above the GPUs",
-            "off on root and switch ports",
-            "Turn ACS off in the BIOS, or set host_tuning_disable_acs: true",
-        )
-    else:
-        yield Check(
-            "acs",
-            WARN,
-            "PCIe access control (ACS)",
-            "lspci shows no port above the GPUs",
-            "off on root and switch ports",
-            "Run apt-get install pciutils",
-        )
-    translated = facts.iommu_type.startswith("DMA")
-    yield _row(
-        "iommu",
-        "IOMMU",
-        translated,
-        f"on, translating ({facts.iommu_type})"
-        if translated
-        else (f"on, {facts.iommu_type}" if facts.iommu_devices else "off"),
-        "off, or identity",
-        "Turn it off in the BIOS, or add iommu=off (amd_iommu=off on AMD) to host_tuning_kernel_parameters: "
-        "the first allreduce was seen to hang with it",
-    )
-    nodes = [facts.numa.get(pci.full_address(gpu.bus_id), "") for gpu in gpus]
-    lost = facts.cpu_sockets > 1 and any(node in ("", "-1") for node in nodes)
-    yield _row(
-        "numa",
-        "NUMA node of each GPU",
-        lost,
-        " ".join(node or "?" for node in nodes),
-        "a node for every card",
-        "Turn on NUMA (NPS1 or more, no interleaving over sockets) in the BIOS",
-    )
-    yield from _nccl(facts, wanted, bool(broken))
-
-
-def _nccl(facts: Facts, wanted: Wanted, peers_broken: bool) -> Iterable[Check]:
-    nccl = {name: str(value) for name, value in wanted.nccl.items() if name.startswith("NCCL_")}
-    told = " ".join(f"{name}={value}" for name, value in sorted(nccl.items())) or "nothing set"
-    crossing = bool(facts.links and facts.links.kinds.get("SYS"))
-    if nccl.get("NCCL_GRAPH_FILE", "unset") == "":
-        yield Check(
-            "nccl",
-            FAIL,
-            "NCCL settings",
-            "NCCL_GRAPH_FILE is set and empty",
-            "unset, or a file",
-            "Remove NCCL_GRAPH_FILE from the server's environment: NCCL does not start with it",
-        )
-    elif nccl.get("NCCL_P2P_DISABLE") == "1" and not peers_broken:
-        yield Check(
-            "nccl",
-            WARN,
-            "NCCL settings",
-            told,
-            "no NCCL_P2P_DISABLE where peer-to-peer works",
-            "Remove NCCL_P2P_DISABLE and prove it with preflight's active test",
-        )
-    elif crossing and not peers_broken and not {"NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"}.intersection(nccl):
-        yield Check(
-            "nccl",
-            WARN,
-            "NCCL settings",
-            told,
-            "NCCL_P2P_LEVEL=SYS where cards sit on several sockets",
-            "Add NCCL_P2P_LEVEL: SYS to the server's environment: otherwise pairs across sockets go through "
-            "main memory",
-        )
-    else:
-        yield Check("nccl", OK, "NCCL settings", told)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import pci
 from .collect import Facts
+from .smi import Gpu
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 _ORDER = {FAIL: 0, WARN: 1, OK: 2, SKIP: 3}
@@ -41,6 +43,30 @@ class Check:
         if self.expected:
             text += f", expected {self.expected}"
         return f"{text}. {self.remedy}." if self.remedy else f"{text}."
+
+
+def row(
+    id: str,
+    subject: str,
+    bad: bool,
+    found: str,
+    expected: str = "",
+    remedy: str = "",
+    *,
+    severity: str = WARN,
+) -> Check:
+    """A check that is in order, or has ``severity`` and a remedy."""
+    return Check(id, severity if bad else OK, subject, found, expected, remedy if bad else "")
+
+
+def named(gpus: Iterable[Gpu]) -> str:
+    """``GPU 0, 3``."""
+    return f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def each(values: Iterable[str]) -> str:
+    """``8x Enabled``, ``7x Enabled, 1x Disabled``."""
+    return ", ".join(f"{count}x {value}" for value, count in Counter(values).most_common())
 
 
 def waive(checks: Sequence[Check], waived: Sequence[str]) -> list[Check]:
