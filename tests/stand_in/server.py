@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import json
 import math
-import os
 import random
 import threading
 from collections.abc import AsyncIterator
@@ -48,6 +47,7 @@ class Behaviour:
     api_key: str = ""
     admin_key: str = ""
     chars_per_token: int = 4
+    tokenizer: str = "/srv/models/stand-in"
     # What it says.
     nonsense: bool = False
     empty: bool = False
@@ -118,39 +118,53 @@ class StandIn:
         self.behaviour = behaviour or Behaviour()
         self.state = State()
         self.url = ""
-        self._loop = asyncio.new_event_loop()
-        self._thread: threading.Thread | None = None
         self._random = random.Random(1)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> StandIn:
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve_in_thread, args=[ready], daemon=True)
+        serve = self.serve("127.0.0.1", 0, ready)
+        self._thread = threading.Thread(target=asyncio.run, args=[serve], daemon=True)
         self._thread.start()
         ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        assert self._thread is not None
+        assert self._loop and self._end and self._thread
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
     def change(self, **values: Any) -> None:
         """Switch faults on or off."""
         self.behaviour = replace(self.behaviour, **values)
 
-    def _serve_in_thread(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self.listen("127.0.0.1", 0))
-        ready.set()
-        self._loop.run_forever()
-
-    async def listen(self, host: str, port: int) -> asyncio.Server:
+    async def serve(self, host: str, port: int, ready: threading.Event | None = None) -> None:
+        """Serve until the end, or until death."""
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(self._connection, host, port, limit=1 << 24)
         name = server.sockets[0].getsockname()
         self.url = f"http://{name[0]}:{name[1]}"
-        return server
+        if ready:
+            ready.set()
+        await self._end.wait()
+        server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _die(self) -> None:
+        assert self._end
+        self._end.set()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
         try:
             while (head := await reader.readline()).strip():
                 method, target, _ = head.decode().split()
@@ -215,8 +229,8 @@ class StandIn:
         if behaviour.speculative and total[1] and behaviour.missing_counter != "avg_spec_accept_length":
             internal["avg_spec_accept_length"] = total[0] / total[1]
         return {
-            "model_path": "/srv/models/stand-in",
-            "tokenizer_path": "/srv/models/stand-in",
+            "model_path": behaviour.tokenizer,
+            "tokenizer_path": behaviour.tokenizer,
             "served_model_name": "stand-in",
             "api_key": behaviour.api_key or None,
             "admin_api_key": behaviour.admin_key or None,
@@ -255,7 +269,7 @@ class StandIn:
     async def _complete(self, path: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         behaviour, state = self.behaviour, self.state
         if behaviour.dies_on_first_post:
-            os._exit(1)
+            return self._die()
         if behaviour.all_fail:
             return _send(writer, 500, {"error": {"message": "CUDA error: an illegal memory access"}})
         request = _Request.read(path, asked)
@@ -265,7 +279,7 @@ class StandIn:
             await asyncio.sleep(3600)
         cached = self._cached(request.prompt)
         if cached and behaviour.dies_on_repeated_prefix:
-            os._exit(1)
+            return self._die()
         if behaviour.fast_errors and number % behaviour.fast_errors == 0:
             return await _stream(writer, _one({"error": {"message": "KV cache pool is full"}}))
         state.running += 1
@@ -475,11 +489,8 @@ def main() -> None:
     parser.add_argument("--behaviour", type=json.loads, default={}, help="fields of Behaviour, as JSON")
     arguments = parser.parse_args()
 
-    async def serve() -> None:
-        server = await StandIn(Behaviour(**arguments.behaviour)).listen(arguments.host, arguments.port)
-        await server.serve_forever()
-
-    asyncio.run(serve())
+    server = StandIn(Behaviour(**arguments.behaviour))
+    asyncio.run(server.serve(arguments.host, arguments.port))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""sglang.bench_serving imports this and does not use it here."""

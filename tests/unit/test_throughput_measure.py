@@ -1,0 +1,237 @@
+"""The measurement from end to end: the real load generator against a server with known faults.
+
+The load generator is the published ``sglang.bench_serving``. Nothing here depends on how fast the machine is: what is
+asserted are counts, and what a run is called. How near the figures are to the truth is in benchmarks/.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackwell.errors import OperatorError
+from blackwell.throughput import measure, prompts, result
+from blackwell.throughput.bench import Bench
+from blackwell.throughput.figures import Limits
+from blackwell.throughput.gpu import Sampler
+from blackwell.throughput.measure import Plan, PointPlan
+from blackwell.throughput.server import Server
+from tests.stand_in.client import environment
+from tests.stand_in.server import Behaviour, StandIn
+
+PROMPTS = Path(__file__).resolve().parents[2] / "roles/throughput_check/files/prompts/prompts.jsonl"
+# Quick, and with whole steps: 1 + 9 * 3 = 28 tokens.
+QUICK = Behaviour(ttft_s=0.02, step_s=0.002, accept_length=3.0)
+TOKENS = 28
+KEYS = {"api_key": "planted-api-key-0001", "admin_key": "planted-admin-key-01"}
+
+def make_plan(*points: PointPlan, **changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "host": "h",
+        "release": "0.5.9-0123456789ab",
+        "deployment": "d",
+        "sglang_version": "0.5.9",
+        "profile": "eagle3",
+        "fingerprint": "f",
+        "points": list(points) or [PointPlan(1, 4)],
+        "output_tokens": TOKENS,
+        "runs_min": 1,
+        "runs_max": 1,
+        "speculative": True,
+        "disturbed_max": 1,
+        "run_limit_s": 60.0,
+        "idle_limit_s": 0.5,
+        "limits": Limits(stall_s=1.0),
+    }
+    return Plan(**{**values, **changes})
+
+
+def run_plan(behaviour: Behaviour, plan: Plan, **options: Any) -> result.Result:
+    """Measure a stand-in with this behaviour."""
+    version = options.get("version", "0.5.9")
+    with StandIn(behaviour) as server:
+        client = Server(server.url, behaviour.api_key, behaviour.admin_key)
+        with Bench(sys.executable, server.url, behaviour.api_key, "/", environment=environment(version)) as bench:
+            return measure.measure(
+                plan,
+                prompts.load(PROMPTS),
+                client,
+                bench,
+                Sampler(options.get("nvidia_smi", "no-such-program")),
+                options.get("more_runs", lambda _: 0),
+                {},
+            )
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.10.post1"])
+def test_a_good_server_is_measured_with_the_program_of_each_release(version: str) -> None:
+    taken = run_plan(QUICK, make_plan(PointPlan(1, 4), PointPlan(4, 8)), version=version)
+    alone, together = (point.runs[0] for point in taken.points)
+    assert alone.valid and together.valid
+    assert (alone.requests, alone.failures, alone.output_tokens) == (4, 0, 4 * TOKENS)
+    assert alone.accept_length == pytest.approx(3.0)
+    assert alone.graph_share == 1.0
+    assert together.output_tokens == 8 * TOKENS
+    assert alone.decode_tok_s and alone.step_rate
+    assert alone.step_rate == pytest.approx(alone.decode_tok_s / 3.0)
+
+
+def test_no_key_is_in_what_is_stored(tmp_path: Path) -> None:
+    taken = run_plan(Behaviour(**{**QUICK.__dict__, **KEYS}), make_plan())
+    assert taken.points[0].runs[0].valid
+    stored = measure.store(taken, tmp_path)
+    written = "".join(path.read_text("utf-8") for path in tmp_path.rglob("*") if path.is_file())
+    assert stored.exists()
+    assert not [key for key in KEYS.values() if key in written]
+    assert measure.load_result(stored) == taken
+
+
+def test_the_wrong_admin_key_is_named() -> None:
+    behaviour = Behaviour(**{**QUICK.__dict__, **KEYS})
+    with StandIn(behaviour) as server, pytest.raises(OperatorError, match=r"401.*admin key"):
+        Server(server.url, KEYS["api_key"]).flush_cache(1.0)
+
+
+def test_a_busy_server_is_not_measured() -> None:
+    with pytest.raises(OperatorError, match="busy"):
+        run_plan(Behaviour(**{**QUICK.__dict__, "busy": True}), make_plan())
+
+
+def test_a_server_without_metrics_is_not_measured() -> None:
+    with pytest.raises(OperatorError, match="--enable-metrics"):
+        run_plan(Behaviour(**{**QUICK.__dict__, "no_metrics": True}), make_plan())
+
+
+def test_a_server_of_the_other_profile_is_not_measured() -> None:
+    with pytest.raises(OperatorError, match="does not run the profile eagle3"):
+        run_plan(Behaviour(**{**QUICK.__dict__, "speculative": False}), make_plan())
+
+
+def test_a_server_that_dies_is_named_as_such() -> None:
+    with pytest.raises(OperatorError, match="does not answer"):
+        run_plan(Behaviour(**{**QUICK.__dict__, "dies_on_first_post": True}), make_plan())
+
+
+FAULTS = [
+    pytest.param({"fast_errors": 2}, result.FAILURES, id="fast errors behind status 200"),
+    pytest.param({"all_fail": True}, result.FAILURES, id="every request fails"),
+    pytest.param({"stops_early": 3}, result.FAILURES, id="an answer is too short"),
+    pytest.param({"counts_chunks": True}, result.TOKEN_COUNT, id="tokens counted by chunk"),
+    pytest.param({"foreign_requests": 2}, result.FOREIGN, id="another client is busy"),
+    pytest.param({"foreign_tokens": 5000}, result.FOREIGN, id="another client's request goes on"),
+    pytest.param({"stall_s": 3.0}, result.STALLED, id="one request stands still"),
+    pytest.param({"flush_lies": True, "warm_speedup": 10}, result.WARM_CACHE, id="a second run is warm"),
+    pytest.param({"missing_counter": "num_requests_total"}, result.MISSING, id="a counter is missing"),
+]
+
+
+@pytest.mark.parametrize(("fault", "name"), FAULTS)
+def test_a_fault_is_called_by_its_name_and_its_run_does_not_count(fault: dict[str, Any], name: str) -> None:
+    point = run_plan(Behaviour(**{**QUICK.__dict__, **fault}), make_plan()).points[0]
+    assert not any(run.valid for run in point.runs)
+    assert {reason.split(":")[0] for run in point.runs for reason in run.invalid_because} == {name}
+
+
+def test_a_server_that_hangs_ends_the_run_in_time() -> None:
+    behaviour = Behaviour(**{**QUICK.__dict__, "hangs_after": 6})
+    point = run_plan(behaviour, make_plan(run_limit_s=8.0)).points[0]
+    assert [reason.split(":")[0] for reason in point.runs[-1].invalid_because] == [result.TIMEOUT]
+    assert len(point.runs) == 1, "a server that hangs is not asked again"
+
+
+def test_a_metric_that_is_missing_is_none_and_not_a_guess() -> None:
+    behaviour = Behaviour(**{**QUICK.__dict__, "missing_counter": "cuda_graph_passes_total"})
+    run = run_plan(behaviour, make_plan()).points[0].runs[0]
+    assert run.accept_length is None
+    assert run.graph_share is None
+
+
+def test_an_accept_length_of_nearly_one_is_seen_at_good_speed() -> None:
+    behaviour = Behaviour(**{**QUICK.__dict__, "accept_length": 1.01})
+    run = run_plan(behaviour, make_plan(output_tokens=102)).points[0].runs[0]
+    assert run.valid
+    assert run.accept_length == pytest.approx(1.01, abs=0.005)
+
+
+def test_eager_passes_are_seen() -> None:
+    behaviour = Behaviour(**{**QUICK.__dict__, "graphs": 0.0})
+    assert run_plan(behaviour, make_plan()).points[0].runs[0].graph_share == 0.0
+
+
+def test_a_disturbed_run_is_repeated_and_not_averaged() -> None:
+    with StandIn(QUICK) as server:
+        client = Server(server.url)
+        with Bench(sys.executable, server.url, "", "/", environment=environment("0.5.9")) as bench:
+            flushes = 0
+
+            def flush(limit_s: float) -> None:
+                nonlocal flushes
+                flushes += 1
+                # The first is the warm-up's; the second run of all is the first that would count.
+                server.change(foreign_requests=1 if flushes == 2 else 0)
+                Server.flush_cache(client, limit_s)
+
+            client.flush_cache = flush  # type: ignore[method-assign]
+            taken = measure.measure(
+                make_plan(), prompts.load(PROMPTS), client, bench, Sampler("no"), lambda _: 0, {}
+            )
+    assert [run.valid for run in taken.points[0].runs] == [False, True]
+    assert len(taken.points[0].samples("decode_tok_s")) == 1
+
+
+def test_runs_are_added_while_they_are_asked_for_and_up_to_the_limit() -> None:
+    plan = make_plan(PointPlan(1, 1), runs_min=1, runs_max=3)
+    assert len(run_plan(QUICK, plan, more_runs=lambda _: 0).points[0].runs) == 1
+    assert len(run_plan(QUICK, plan, more_runs=lambda _: 9).points[0].runs) == 3
+
+
+def test_throttled_gpus_are_seen_through_nvidia_smi(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, 1200, 12481, 310.0, 92, 0x0000000000000040'\nexec sleep 60\n")
+    program.chmod(0o755)
+    run = run_plan(QUICK, make_plan(), nvidia_smi=str(program)).points[0].runs[0]
+    assert run.invalid_because == [f"{result.THROTTLED}: hardware thermal slowdown on GPU 0"]
+    assert run.gpu["clock_mhz"] == 1200
+
+
+def test_a_run_takes_prompts_of_every_kind_once() -> None:
+    chosen = prompts.load(PROMPTS).pick(8)
+    assert sorted({prompt.kind for prompt in chosen}) == ["code", "prose", "question", "tool"]
+    assert len({prompt.id for prompt in chosen}) == 8
+
+
+def test_long_prompts_are_apart() -> None:
+    chosen = prompts.load(PROMPTS).pick(4, result.LONG)
+    assert {prompt.kind for prompt in chosen} == {result.LONG}
+    assert min(len(prompt.text) for prompt in chosen) > 20_000
+
+
+def test_a_prompt_is_never_sent_twice_in_a_run() -> None:
+    with pytest.raises(OperatorError, match="too small"):
+        prompts.load(PROMPTS).pick(73)
+
+
+def test_no_prompt_is_the_beginning_of_another() -> None:
+    texts = [prompt.text[:40] for prompt in prompts.load(PROMPTS).prompts if prompt.kind != "tool"]
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_long_prompts_are_those_of_their_program(tmp_path: Path) -> None:
+    program = PROMPTS.with_name("make_long.py")
+    copy = tmp_path / "prompts.jsonl"
+    copy.write_bytes(PROMPTS.read_bytes())
+    namespace: dict[str, Any] = {"__name__": "made", "__file__": str(tmp_path / "make_long.py")}
+    exec(compile(program.read_text("utf-8"), str(program), "exec"), namespace)
+    namespace["main"]()
+    assert copy.read_bytes() == PROMPTS.read_bytes()
+
+
+def test_a_line_that_is_no_prompt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"id": "a", "kind": "code", "text": "x"}) + "\n{}\n")
+    with pytest.raises(OperatorError, match=r"p\.jsonl:2"):
+        prompts.load(path)
