@@ -231,27 +231,29 @@ def load_result(path: Path) -> Result | None:
     return Result.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
-def _is_of(result: Result, plan: Plan, prompts_sha256: str) -> bool:
-    its = (result.fingerprint, result.profile, result.prompts_sha256, result.client)
-    wanted = (plan.fingerprint, plan.profile, prompts_sha256, plan.client())
-    return its == wanted and result.conditions.get("load") == plan.load()
+def _has_load(result: Result, plan: Plan, prompts_sha256: str) -> bool:
+    its = (result.fingerprint, result.prompts_sha256, result.client, result.conditions.get("load"))
+    return its == (plan.fingerprint, prompts_sha256, plan.client(), plan.load())
 
 
-def _is_same_release(result: Result, plan: Plan) -> bool:
-    return (result.release, result.conditions.get("deployment")) == (plan.release, plan.deployment)
+def _is_same_server(result: Result, plan: Plan) -> bool:
+    its = (result.release, result.profile, result.conditions.get("deployment"))
+    return its == (plan.release, plan.profile, plan.deployment)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A result and where it is stored, both None when one would have to be measured; and the baseline, if any.
+    """A result and where it is stored, both None when one would have to be measured; and what belongs to it.
 
-    ``measured`` tells a new result from an accepted one.
+    ``measured`` tells a new result from an accepted one. ``plain`` is the accepted result without speculation of
+    the same release under the same load, where there is one.
     """
 
     result: Result | None
     path: Path | None
     measured: bool
     baseline: Result | None
+    plain: Result | None
 
 
 def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
@@ -270,17 +272,20 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
     # Without a baseline this result will be one, and a baseline of few runs decides little later.
     plan = plan_of(settings, policy, to_limit=settings["to_limit"] or baseline is None)
     prompts_path, accepted_path = Path(settings["prompts"]), Path(settings["accepted"])
-    nothing = Taken(None, None, measured=False, baseline=baseline)
+    nothing = Taken(None, None, measured=False, baseline=baseline, plain=None)
     if dry and not prompts_path.exists():
         return nothing
     prompts = load(prompts_path)
+    plain = load_result(Path(settings["plain"])) if plan.speculative else None
+    if plain and not (_has_load(plain, plan, prompts.sha256) and plain.release == plan.release):
+        plain = None
     accepted = load_result(accepted_path) if settings["reuse"] else None
-    if accepted and _is_of(accepted, plan, prompts.sha256) and _is_same_release(accepted, plan):
-        return Taken(accepted, accepted_path, measured=False, baseline=baseline)
+    if accepted and _has_load(accepted, plan, prompts.sha256) and _is_same_server(accepted, plan):
+        return Taken(accepted, accepted_path, measured=False, baseline=baseline, plain=plain)
     if dry:
         return nothing
     # The judge refuses a baseline of something else and says why; it must not decide how much is measured.
-    comparable = baseline if baseline and _is_of(baseline, plan, prompts.sha256) else None
+    comparable = baseline if baseline and _has_load(baseline, plan, prompts.sha256) else None
 
     def more_runs(point: Point) -> int:
         other = comparable.point(point.concurrency, point.prompts) if comparable else None
@@ -293,7 +298,8 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
         result = measure(
             plan, prompts, server, bench, Sampler(settings["nvidia_smi"]), more_runs, settings["canary"]
         )
-    return Taken(result, store(result, Path(settings["results"])), measured=True, baseline=baseline)
+    path = store(result, Path(settings["results"]))
+    return Taken(result, path, measured=True, baseline=baseline, plain=plain)
 
 
 def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> Plan:
