@@ -163,19 +163,18 @@ def test_eager_passes_are_seen() -> None:
 
 
 def test_a_disturbed_run_is_repeated_and_not_averaged() -> None:
+    class DisturbedOnce(Server):
+        flushes = 0
+
+        def flush_cache(self, idle_limit_s: float) -> None:
+            self.flushes += 1
+            # The first is the warm-up's, the second that of the first run that would count.
+            server.change(foreign_requests=1 if self.flushes == 2 else 0)
+            super().flush_cache(idle_limit_s)
+
     with StandIn(QUICK) as server:
-        client = Server(server.url)
+        client = DisturbedOnce(server.url)
         with Bench(sys.executable, server.url, "", "/", environment=environment("0.5.9")) as bench:
-            flushes = 0
-
-            def flush(limit_s: float) -> None:
-                nonlocal flushes
-                flushes += 1
-                # The first is the warm-up's; the second run of all is the first that would count.
-                server.change(foreign_requests=1 if flushes == 2 else 0)
-                Server.flush_cache(client, limit_s)
-
-            client.flush_cache = flush  # type: ignore[method-assign]
             taken = measure.measure(
                 make_plan(), prompts.load(PROMPTS), client, bench, Sampler("no"), lambda _: 0, {}
             )
