@@ -297,6 +297,36 @@ def test_the_unit_of_a_process(cgroup: str, unit: str) -> None:
     assert system.parse_unit(cgroup) == unit
 
 
+APT = """
+APT::Periodic::Update-Package-Lists "1";
+APT::Periodic::Unattended-Upgrade "1";
+Unattended-Upgrade "";
+Unattended-Upgrade::Package-Blacklist "";
+Unattended-Upgrade::Package-Blacklist:: "linux-image";
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "held", "kept"),
+    [
+        ("", [], "unattended-upgrades is off"),
+        (APT.replace('Unattended-Upgrade "1"', 'Unattended-Upgrade "0"'), [], "unattended-upgrades is off"),
+        (APT, ["base-files"], ""),
+        (APT, ["nvidia-driver-580-server-open"], "held: nvidia-driver-580-server-open"),
+        (APT + 'Unattended-Upgrade::Package-Blacklist:: "nvidia-";\n', [], ""),
+        (
+            APT
+            + 'Unattended-Upgrade::Package-Blacklist:: "nvidia-";\n'
+            + 'Unattended-Upgrade::Package-Blacklist:: "libnvidia-";\n',
+            [],
+            "kept from unattended-upgrades",
+        ),
+    ],
+)
+def test_what_keeps_upgrades_from_the_driver(config: str, held: list[str], kept: str) -> None:
+    assert system.upgrades_driver(system.parse_apt_config(config), held) == kept
+
+
 def test_versions_compare_as_numbers() -> None:
     assert system.version_tuple("580.9") < system.version_tuple("580.10.1")
     assert system.newest(["6.8.0-9-generic", "6.8.0-134-generic"]) == "6.8.0-134-generic"

@@ -121,7 +121,7 @@ def good_host(tmp_path_factory: pytest.TempPathFactory) -> collect.Host:
     program(
         commands, "dmesg", "[    1.2] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n"
     )
-    for name in ("gcc", "g++"):
+    for name in ("gcc", "g++", "apt-config", "apt-mark"):
         program(commands, name, "")
     program(commands, "python3.12", '["3.12.3", "/usr/include/python3.12/Python.h"]\n')
     (commands / "nvidia-smi").symlink_to(TESTS / "stand-ins" / "nvidia-smi")
@@ -176,6 +176,7 @@ def test_nothing_is_said_against_a_good_host(good: Facts) -> None:
         "model": "/models/kimi",
         "port": "free",
         "driver": f"driver 580.95.05, open module, kernel {good.kernel}",
+        "driver_upgrades": "unattended-upgrades is off",
         "gpu_count": "8",
         "gpu_model": "8x NVIDIA RTX PRO 6000 Blackwell Server Edition",
         "compute_capability": "8x 12.0",
@@ -455,6 +456,13 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         "driver",
         "fail: NVIDIA driver: found driver 570.195.03, open module, kernel 6.8.0-79-generic, expected driver 580 or "
         "later (CUDA 13). Install NVIDIA's open driver 580 or later by the distribution's packages, and reboot.",
+    ),
+    (
+        "upgrades at night",
+        lambda f: replace(f, driver_kept_by=""),
+        "driver_upgrades",
+        "warn: Driver upgrades: found unattended-upgrades may replace the driver while the server runs, expected by "
+        "hand, in maintenance. Set host_tuning_block_driver_upgrades: true.",
     ),
     (
         "the next boot will have no module",
@@ -903,7 +911,7 @@ def test_the_table_shows_the_worst_first_and_fits_the_terminal(good: Facts) -> N
     lines = table.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line[:5].strip() for line in lines if line[:5].strip()] == ["FAIL", "FAIL", "WARN", "2 fai"]
-    assert lines[-1] == "2 failed, 1 to look at, 34 ok; fingerprint 0123456789ab"
+    assert lines[-1] == "2 failed, 1 to look at, 35 ok; fingerprint 0123456789ab"
 
 
 def test_the_table_can_show_everything(good: Facts) -> None:

@@ -102,6 +102,7 @@ class Facts:
     numa: Mapping[str, str] = field(default_factory=dict)
     owners: Mapping[int, Owner] = field(default_factory=dict)
     kernels_without_module: Sequence[str] = ()
+    driver_kept_by: str = ""
 
 
 class Host:
@@ -242,6 +243,10 @@ def _gpu(host: Host, facts: Facts) -> None:
         for name in host.names("/lib/modules/*")
         if host.at(f"{name}/kernel").is_dir() and not _has_module(host, name)
     ]
+    facts.driver_kept_by = system.upgrades_driver(
+        system.parse_apt_config(host.run("apt-config", "dump").out),
+        host.run("apt-mark", "showhold").out.split(),
+    )
     if facts.nvidia_smi.rc != 0:
         return
 

@@ -99,6 +99,15 @@ def _driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
         found = f"driver {facts.query.driver}{kind}, kernel {facts.kernel}"
         yield row("driver", "NVIDIA driver", old, found, f"{need} (CUDA 13)", install, severity=FAIL)
 
+        yield row(
+            "driver_upgrades",
+            "Driver upgrades",
+            not facts.driver_kept_by,
+            facts.driver_kept_by or "unattended-upgrades may replace the driver while the server runs",
+            "by hand, in maintenance",
+            "Set host_tuning_block_driver_upgrades: true",
+        )
+
     running = version_tuple(facts.kernel)
     newer = [name for name in facts.kernels_without_module if version_tuple(name) > running]
     if newer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 # Xids after which the card, its link or its memory is not to be trusted before somebody looked; the other
@@ -23,6 +23,10 @@ FATAL_XIDS = {
     143: "GPU initialization failed",
     154: "the driver asks for a reset",
 }
+
+
+# Packages that a driver of any branch consists of: its libraries and its module.
+_DRIVER_PACKAGES = ("libnvidia-compute-580-server", "nvidia-dkms-580-server-open")
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,31 @@ def parse_unit(text: str) -> str:
             if part.endswith((".service", ".scope", ".socket")):
                 return part
     return ""
+
+
+def parse_apt_config(text: str) -> dict[str, list[str]]:
+    """Read ``apt-config dump``: the values of each option, lists under the name without the closing ``::``."""
+    options: dict[str, list[str]] = {}
+    for name, value in re.findall(r'^(\S+?)(?:::)? "(.*)";$', text, re.MULTILINE):
+        if value:
+            options.setdefault(name, []).append(value)
+    return options
+
+
+def upgrades_driver(config: Mapping[str, Sequence[str]], held: Iterable[str]) -> str:
+    """What keeps unattended-upgrades from the packages of the driver; empty if nothing does.
+
+    Args:
+        config: what ``parse_apt_config`` gave.
+        held: the packages that ``apt-mark showhold`` names.
+    """
+    if config.get("APT::Periodic::Unattended-Upgrade", ["0"])[-1] == "0":
+        return "unattended-upgrades is off"
+    patterns = config.get("Unattended-Upgrade::Package-Blacklist", [])
+    if all(any(re.match(pattern, package) for pattern in patterns) for package in _DRIVER_PACKAGES):
+        return "kept from unattended-upgrades"
+    kept = [package for package in held if "nvidia" in package]
+    return f"held: {', '.join(kept)}" if kept else ""
 
 
 def version_tuple(text: str) -> tuple[int, ...]:
