@@ -1,0 +1,89 @@
+"""The toolkit comes from the repository, and the driver stays what it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from testinfra.host import Host
+
+SCENARIO = Path(__file__).resolve().parents[1]
+
+
+def converge(*more: str) -> subprocess.CompletedProcess[str]:
+    """Run the scenario's play once more."""
+    command = [
+        "ansible-playbook",
+        f"--inventory={SCENARIO.parents[1]}/inventory/molecule",
+        "--limit=molecule-1",
+    ]
+    return subprocess.run(
+        [*command, *more, SCENARIO / "converge.yml"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
+    )
+
+
+def test_the_toolkit_is_installed_where_it_is_used(host: Host) -> None:
+    assert host.package("cuda-nvcc-13-0").version == "13.0.88-1"
+    record = json.loads(host.file("/var/lib/toolkit.json").content_string)
+    assert (record["home"], record["compiler"]) == ("/usr/local/cuda-13.0", "13.0.88")
+
+
+def test_the_driver_is_neither_upgraded_nor_released_from_hold(host: Host) -> None:
+    assert host.package("nvidia-driver-580").version == "580.1"
+    assert host.check_output("apt-mark showhold") == "nvidia-driver-580"
+
+
+def test_the_repository_s_newer_driver_is_no_candidate(host: Host) -> None:
+    policy = host.check_output("apt-cache policy nvidia-driver-580")
+    assert "580.2" in policy
+    assert "Candidate: 580.1" in policy
+    assert "nvidia" not in host.check_output(
+        "apt-get --simulate --ignore-hold dist-upgrade | grep ^Inst || true"
+    )
+
+
+def test_the_driver_was_pinned_before_the_repository_was_there(host: Host) -> None:
+    preferences, source = (
+        "/etc/apt/preferences.d/cuda-toolkit",
+        "/etc/apt/sources.list.d/cuda-toolkit.sources",
+    )
+    assert host.check_output(f"find {source} -newer {preferences}") == source
+
+
+def test_apt_verifies_the_repository_with_the_key_of_the_checked_package(host: Host) -> None:
+    source = host.file("/etc/apt/sources.list.d/cuda-toolkit.sources").content_string
+    assert "Signed-By: /usr/local/share/cuda-keyring/" in source
+    assert "trusted" not in source.lower()
+
+
+def test_a_package_that_needs_a_newer_driver_is_refused(host: Host) -> None:
+    wanted = ("--extra-vars", json.dumps({"cuda_toolkit_packages": ["cuda-with-driver-13-0"]}))
+    host.check_output("apt-mark unhold nvidia-driver-580")
+    pinned = converge(*wanted)
+    assert pinned.returncode == 2
+    assert "nvidia-driver-580 (>= 580.2)" in pinned.stdout
+    # The same offer from a source that is not pinned: now the trial transaction has to find it.
+    options = "-o Dir::Etc::SourceList=/etc/apt/sources.list.d/other.list -o Dir::Etc::SourceParts=-"
+    host.check_output("echo 'deb [trusted=yes] file:/srv/repository/cuda ./' > /etc/apt/sources.list.d/other.list")
+    host.check_output(f"apt-get update {options} -o APT::Get::List-Cleanup=false")
+    tried = converge(*wanted)
+    host.check_output("rm /etc/apt/sources.list.d/other.list; apt-mark hold nvidia-driver-580")
+    assert tried.returncode == 2
+    assert "would touch the driver" in tried.stdout
+    assert "Inst nvidia-driver-580 [580.1] (580.2" in tried.stdout
+    assert host.package("nvidia-driver-580").version == "580.1"
+    assert not host.package("cuda-with-driver-13-0").is_installed
+
+
+def test_a_keyring_with_another_checksum_is_refused(host: Host) -> None:
+    host.check_output("rm -r /usr/local/share/cuda-keyring")
+    result = converge("--extra-vars", f"cuda_toolkit_keyring_checksum=sha256:{'0' * 64}")
+    assert result.returncode == 2
+    assert "checksum" in result.stdout
+    assert not host.file("/usr/local/share/cuda-keyring/usr").exists
