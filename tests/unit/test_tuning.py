@@ -149,7 +149,8 @@ def test_a_parameter_of_a_loaded_driver_waits_for_a_reboot(host: tuning.Host) ->
 
 def test_registry_keys_are_compared_as_the_driver_keeps_them(host: tuning.Host) -> None:
     keys = "ForceP2P=0x11;GrdmaPciTopoCheckOverride=1"
-    assert one(host, False, modprobe={"nvidia": {"NVreg_RegistryDwords": keys}}).reboot
+    setting = one(host, False, modprobe={"nvidia": {"NVreg_RegistryDwords": keys}})
+    assert (setting.found, setting.reboot) == ("not set", True)
     host.at("/proc/driver/nvidia/params").write_text(f'RegistryDwords: "{keys};"\n')
     assert one(host, False, modprobe={"nvidia": {"NVreg_RegistryDwords": keys}}).fits
 

@@ -308,7 +308,7 @@ def _at_boot(host: Host, wanted: Mapping[str, Any]) -> list[Setting]:
     for module, parameters in (wanted.get("modprobe") or {}).items():
         loaded = host.at(f"/sys/module/{module}").is_dir()
         for name, value in parameters.items():
-            found = _module_parameter(host, module, name)
+            found = _module_parameter(host, module, name) or ("not set" if loaded else "")
             fits = not loaded or _alike(found, str(value))
             settings.append(Setting(f"{module} {name}", found, str(value), fits, reboot=not fits))
     running = command_line_words(host.read("/proc/cmdline"))
