@@ -281,7 +281,7 @@ def test_listening_sockets() -> None:
         "   0: 0100007F:7530 00000000:0000 0A 00000000:00000000 00:00000000 00000000   998        0 31337 1\n"
         "   1: 0100007F:7530 0100007F:C350 01 00000000:00000000 00:00000000 00000000   998        0 31338 1\n"
     )
-    assert listeners == [system.Listener(30000, "31337")]
+    assert listeners == [system.Listener(30000, "31337", 998)]
 
 
 @pytest.mark.parametrize(

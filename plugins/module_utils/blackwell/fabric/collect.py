@@ -187,7 +187,11 @@ def _python(host: Host, command: str) -> Python:
 
 
 def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Owner]]:
-    """For each wanted port that is taken, who listens there."""
+    """For each wanted port that is taken, who listens there.
+
+    Without the right to trace processes (root in a container, say) the sockets of other users are not shown; then the
+    processes of the socket's own user that hide theirs are taken for its owners.
+    """
     sockets = [
         item
         for name in ("tcp", "tcp6")
@@ -198,15 +202,23 @@ def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Owner]]:
         return {}
     targets = {f"socket:[{item.inode}]": item.port for item in sockets}
     taken: dict[int, list[Owner]] = {item.port: [] for item in sockets}
+    hidden: dict[int, set[int]] = {}
     for link in host.root.glob("proc/[0-9]*/fd/*"):
+        pid = int(link.parts[-3])
         try:
             port = targets.get(str(link.readlink()))
+        except PermissionError:
+            hidden.setdefault(link.parent.parent.stat().st_uid, set()).add(pid)
+            continue
         except OSError:
             continue
         if port is not None:
-            owner = host.owner(int(link.parts[-3]))
+            owner = host.owner(pid)
             if owner not in taken[port]:
                 taken[port].append(owner)
+    for item in sockets:
+        if not taken[item.port]:
+            taken[item.port] = [host.owner(pid) for pid in sorted(hidden.get(item.uid, ()))]
     return taken
 
 

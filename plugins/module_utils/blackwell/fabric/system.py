@@ -40,10 +40,11 @@ class Xid:
 
 @dataclass(frozen=True)
 class Listener:
-    """A TCP socket that listens, and the inode by which its process is found."""
+    """A TCP socket that listens, the inode by which its process is found, and the user it belongs to."""
 
     port: int
     inode: str
+    uid: int
 
 
 def parse_os_release(text: str) -> dict[str, str]:
@@ -128,7 +129,7 @@ def parse_listeners(text: str) -> list[Listener]:
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == "0A":
-            listeners.append(Listener(int(fields[1].rsplit(":", 1)[1], 16), fields[9]))
+            listeners.append(Listener(int(fields[1].rsplit(":", 1)[1], 16), fields[9], int(fields[7])))
     return listeners
 
 
