@@ -16,6 +16,8 @@ from tests.patches.trees import site_packages
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "files" / "locks" / "sglang-0.5.9-cpu-py311.txt"
 ENGINE = ROOT / "files" / "engines" / "cpu" / "site-packages"
+# What FlashInfer imports and a server without a GPU never needs.
+MORE = ("apache-tvm-ffi==0.1.15.post2", "nvidia-ml-py==13.615.71")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -37,10 +39,12 @@ def base(python: str) -> Path:
     if not (folder / "complete").exists():
         subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
-        install += ["--require-hashes", "--only-binary=:all:", "--requirement", str(LOCK)]
+        install.append("--only-binary=:all:")
+        locked = [*install, "--require-hashes", f"--requirement={LOCK}"]
         # The index is asked only if the wheels are nowhere that pip looks by itself.
-        if subprocess.run(install, check=False).returncode != 0:
-            subprocess.run([*install, "--extra-index-url", TORCH_INDEX], check=True)
+        if subprocess.run(locked, check=False).returncode != 0:
+            subprocess.run([*locked, f"--extra-index-url={TORCH_INDEX}"], check=True)
+        subprocess.run([*install, *MORE], check=True)
         (folder / "complete").touch()
     return folder
 

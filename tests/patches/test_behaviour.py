@@ -1,0 +1,139 @@
+"""What the patches do: real classes of SGLang 0.5.9 and FlashInfer 0.6.3, published and patched, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell.patching import definition, engine
+
+from tests.patches import environment, trees
+
+SCRIPTS = Path(__file__).with_name("behaviour")
+
+
+class Interpreters:
+    """An environment with the published sources and one with every patch."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.folder = folder
+        self.base = environment.base(python)
+        self.python = {name: environment.copy(self.base, folder / name, python) for name in ("stock", "patched")}
+        definitions = definition.load(trees.PATCHES)
+        switches = {raw["id"]: True for raw in definitions}
+        installation = engine.Installation(str(self.python["patched"]), definitions, switches)
+        engine.apply(installation, installation.select())
+
+    def run(self, script: str, sources: str, *arguments: str) -> Any:
+        """Run one script on ``stock`` or ``patched`` sources; what it printed."""
+        toolkit = next(self.base.glob("lib/python3*/site-packages/nvidia/cu13"))
+        variables = {
+            "PATH": f"{self.base / 'bin'}:/usr/bin:/bin",
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(SCRIPTS),
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "CUDA_HOME": str(toolkit),
+            "FLASHINFER_CUDA_ARCH_LIST": "12.0a",
+            "FLASHINFER_WORKSPACE_BASE": str(self.folder / sources),
+            "MAX_JOBS": "1",
+        }
+        command = [str(self.python[sources]), str(SCRIPTS / f"{script}.py"), *arguments]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory: pytest.TempPathFactory) -> Interpreters:
+    python = environment.python_of_the_lock()
+    if python is None:
+        pytest.skip("the lock is for Python 3.11, which this machine does not have")
+    return Interpreters(tmp_path_factory.mktemp("behaviour"), python)
+
+
+def test_kimi_passes_the_calls_of_eagle_on(interpreters: Interpreters) -> None:
+    stock = interpreters.run("delegation", "stock")
+    assert "has no attribute 'set_eagle3_layers_to_capture'" in stock["error"]
+
+    patched = interpreters.run("delegation", "patched")
+    assert patched["returned"] == ["embed", "head"]
+    assert patched["calls"] == [
+        ["set_eagle3_layers_to_capture", None],
+        ["set_eagle3_layers_to_capture", [1, 29, 57]],
+        ["get_embed_and_head"],
+        ["set_embed_and_head", "embed", "head"],
+    ]
+
+
+def test_the_guard_admits_sm120_and_nothing_else_changes(interpreters: Interpreters) -> None:
+    stock, patched = (interpreters.run("guard", sources) for sources in ("stock", "patched"))
+    changed = {case for case in stock if stock[case] != patched[case]}
+    assert changed == {"12.0 flag=True batch=1", "12.0 flag=True batch=2048"}
+    assert all(patched[case] for case in changed)
+    assert not any(admitted for case, admitted in patched.items() if case.startswith("8.9"))
+
+
+def test_symmetric_memory_warns_instead_of_raising(interpreters: Interpreters) -> None:
+    stock, patched = (interpreters.run("symmetric_memory", sources) for sources in ("stock", "patched"))
+    assert stock.pop("12.0") == {"KeyError": "12"}
+    twelve = patched.pop("12.0")
+    assert twelve["disabled"] is True
+    assert "Device capability 12 not supported" in twelve["warning"]
+    assert patched == stock
+
+
+def test_scales_stay_as_they_are_on_sm120_only(interpreters: Interpreters) -> None:
+    stock, patched = (interpreters.run("ue8m0", sources) for sources in ("stock", "patched"))
+    assert stock["12.0"]["ue8m0"] is True
+    assert patched["12.0"]["ue8m0"] is False
+    for other in ("10.0", "9.0", "8.9"):
+        assert patched[other] == stock[other]
+    assert patched["10.0"]["ue8m0"] is True
+
+
+def test_graphs_are_captured_with_the_layers_of_the_drafter(interpreters: Interpreters) -> None:
+    assert interpreters.run("capture_layers", "stock")["calls"] == [[], []]
+    assert interpreters.run("capture_layers", "patched")["calls"] == [[[5, 11, 17]], [None]]
+
+
+def free_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def test_aux_states_are_whole_sums_when_the_allreduce_is_deferred(interpreters: Interpreters) -> None:
+    """Two ranks. The reference is the same model with nothing deferred."""
+    stock, patched = (
+        interpreters.run("aux_states", sources, free_port()) for sources in ("stock", "patched")
+    )
+    for rank in stock:
+        assert min(rank["off"]) > 0.1
+        assert min(rank["ranks_differ"]) > 0.1
+    for rank, before in zip(patched, stock, strict=True):
+        assert rank["off"] == pytest.approx([0, 0, 0], abs=1e-6)
+        assert rank["ranks_differ"] == pytest.approx([0, 0, 0], abs=1e-6)
+        assert rank["reference"] == pytest.approx(before["reference"], rel=1e-6)
+        assert rank["output"] == pytest.approx(0, abs=1e-6)
+
+
+def test_flashinfer_has_flags_for_sm120(interpreters: Interpreters) -> None:
+    assert "for major versions [9, 10]" in interpreters.run("flashinfer_flags", "stock")["error"]
+    assert interpreters.run("flashinfer_flags", "patched")["flags"] == [
+        "-gencode=arch=compute_120a,code=sm_120a"
+    ]
+
+
+def test_flashinfer_compiles_for_sm120(interpreters: Interpreters) -> None:
+    """One of the three sources, with the real compiler: about a minute."""
+    compiled = interpreters.run("flashinfer_flags", "patched", "--compile")["object"]
+    cuobjdump = interpreters.base / "bin" / "cuobjdump"
+    data = Path(compiled).read_bytes()
+    assert not cuobjdump.exists() or os.access(cuobjdump, os.X_OK)
+    assert re.search(rb"sm_120a", data)
