@@ -47,6 +47,8 @@ SPECULATION_NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "specu
 KEY_FORM = re.compile(r"[A-Za-z0-9._~+/=-]{16,}")
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Characters that JSON leaves as they are and YAML takes for line breaks or refuses.
+_YAML_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|CREDENTIAL", re.IGNORECASE)
 
 
@@ -213,13 +215,17 @@ def render_config(arguments: Mapping[str, Any], keys: Mapping[str, str] | None =
             value = json.dumps(value)
         elif isinstance(value, list):
             value = [json.dumps(item) if isinstance(item, Mapping) else item for item in value]
-        lines.append(f"{entry}: {json.dumps(value, ensure_ascii=False)}")
+        lines.append(f"{entry}: {_YAML_UNSAFE.sub(_escape, json.dumps(value, ensure_ascii=False))}")
     return "\n".join(lines) + "\n"
+
+
+def _escape(character: re.Match[str]) -> str:
+    return f"\\u{ord(character.group()):04x}"
 
 
 def read_config(text: str) -> dict[str, Any]:
     """The arguments in a file that :func:`render_config` wrote, by their names with underscores."""
-    entries = (line.partition(": ") for line in text.splitlines() if line and not line.startswith("#"))
+    entries = (line.partition(": ") for line in text.split("\n") if line and not line.startswith("#"))
     return {name.replace("-", "_"): json.loads(value) for name, _, value in entries}
 
 

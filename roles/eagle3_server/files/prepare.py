@@ -26,13 +26,14 @@ GPU_MEMORY_LEFT_OVER = 2048  # MiB
 
 RECORDS = Path("/run/sglang")
 
+# CUDA needs it, and the service may not load the module itself: making device files is for root.
+UNIFIED_MEMORY = Path("/dev/nvidia-uvm")
 
-def nvidia_smi(*arguments: str) -> list[str]:
-    """The lines that nvidia-smi prints, none if it fails or is not there."""
+
+def lines_of(*command: str) -> list[str]:
+    """The lines that a command prints, none if it fails or is not there."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return [line for line in done.stdout.splitlines() if line.strip()]
@@ -41,15 +42,21 @@ def nvidia_smi(*arguments: str) -> list[str]:
 def not_ready(port: int, gpus: int) -> str:
     """Why SGLang cannot be started yet; empty when it can."""
     if gpus:
-        used = nvidia_smi("--query-gpu=memory.used", "--format=csv,noheader,nounits")
+        used = lines_of("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
         if len(used) < gpus:
             return f"nvidia-smi shows {len(used)} of {gpus} GPUs"
         busy = sum(int(value) > GPU_MEMORY_LEFT_OVER for value in used)
         if len(used) - busy < gpus:
-            holders = nvidia_smi("--query-compute-apps=pid,name,used_memory", "--format=csv,noheader")
+            holders = lines_of(
+                "nvidia-smi", "--query-compute-apps=pid,name,used_memory", "--format=csv,noheader"
+            )
             return (
                 f"{busy} GPUs are in use by another process: {'; '.join(sorted(set(holders))) or 'not shown'}"
             )
+        if not UNIFIED_MEMORY.exists():
+            lines_of("nvidia-modprobe", "-u", "-c", "0")
+        if not UNIFIED_MEMORY.exists():
+            return f"{UNIFIED_MEMORY} is missing; see: nvidia-modprobe -u -c 0"
     with socket.socket() as probe:
         # As SGLang's web server does: connections of the last server in TIME_WAIT do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

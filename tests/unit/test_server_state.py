@@ -1,0 +1,124 @@
+"""One look at a server, with systemd's tools replaced by recorded output, and Ansible's wait for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell.readiness import get_health
+
+Run = Callable[..., dict[str, Any]]
+
+# `systemctl show` of systemd 252 for a running server.
+SHOWN = """LoadState=loaded
+ActiveState=active
+SubState=running
+Result=success
+MainPID=4711
+NRestarts=0
+InvocationID=8b2c
+ExecMainCode=0
+ExecMainStatus=0
+FragmentPath=/usr/local/lib/systemd/system/sglang@eagle3.service
+UnitFileState=enabled
+NeedDaemonReload=no
+"""
+KEY = "planted-key-0123456789"
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose files are what this host's systemd says: `unit`, `journal`."""
+    (tmp_path / "bin").mkdir()
+    for command, answer in (("systemctl", "unit"), ("journalctl", "journal")):
+        file = tmp_path / "bin" / command
+        file.write_text(f'#!/bin/sh\necho "{command} $*" >> {tmp_path}/asked\ncat {tmp_path}/{answer}\n')
+        file.chmod(0o755)
+    (tmp_path / "unit").write_text(SHOWN)
+    (tmp_path / "journal").write_text(f"loading\n\nkey is {KEY}\n")
+    (tmp_path / "eagle3.yaml").write_text(f'host: "127.0.0.1"\nport: 9\napi-key: "{KEY}"\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.fixture
+def stand_in(repository: Path, host: Path) -> Iterator[None]:
+    """A server that speaks like SGLang, on the port that the configuration names."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (host / "eagle3.yaml").write_text(f'host: "127.0.0.1"\nport: {port}\napi-key: "{KEY}"\n')
+    program = str(repository / "tests/stand_in/server.py")
+    behaviour = json.dumps({"api_key": KEY})
+    process = subprocess.Popen([sys.executable, program, "--port", str(port), "--behaviour", behaviour])
+    while get_health(f"http://127.0.0.1:{port}") == 0 and process.poll() is None:
+        time.sleep(0.1)
+    yield
+    process.terminate()
+    process.wait()
+
+
+def look(run_module: Run, host: Path, **changes: Any) -> dict[str, Any]:
+    given = {"profile": "eagle3", "config": str(host / "eagle3.yaml"), "records": str(host), **changes}
+    return run_module("server_state", given)
+
+
+def test_the_unit_and_what_it_was_started_with(run_module: Run, host: Path) -> None:
+    record = {"deployment": "d", "invocation": "8b2c", "files": {"eagle3.yaml": "00"}}
+    (host / "eagle3.json").write_text(json.dumps(record))
+    seen = look(run_module, host)
+    assert seen["unit"]["MainPID"] == "4711"
+    assert seen["started"] == record
+    assert (seen["health"], seen["completion"], seen["changed"]) == (0, None, False)
+
+
+def test_a_record_of_another_start_is_not_taken(run_module: Run, host: Path) -> None:
+    (host / "eagle3.json").write_text(json.dumps({"deployment": "d", "invocation": "other", "files": {}}))
+    assert look(run_module, host)["started"] is None
+
+
+def test_a_stopped_unit_runs_nothing(run_module: Run, host: Path) -> None:
+    (host / "eagle3.json").write_text(json.dumps({"deployment": "d", "invocation": "8b2c", "files": {}}))
+    (host / "unit").write_text(SHOWN.replace("ActiveState=active", "ActiveState=inactive"))
+    seen = look(run_module, host, probe="completion")
+    assert seen["started"] is None
+    assert seen["health"] == 0
+
+
+def test_the_journal_has_no_key(run_module: Run, host: Path) -> None:
+    seen = look(run_module, host, journal_lines=5, journal_since=100.9)
+    assert seen["journal"] == ["loading", "key is ********"]
+    assert KEY not in json.dumps(seen)
+    assert "--since=@100" in (host / "asked").read_text()
+
+
+def test_nobody_listens_yet(run_module: Run, host: Path) -> None:
+    seen = look(run_module, host, probe="completion")
+    assert (seen["health"], seen["completion"]) == (0, None)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_completion_with_the_key_of_the_configuration(run_module: Run, host: Path) -> None:
+    seen = look(run_module, host, probe="completion", tokens=16)
+    assert seen["health"] == 200
+    assert seen["completion"]["tokens"] == 16
+    assert seen["same_process"] is True
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_process_that_changes_meanwhile_is_seen(run_module: Run, host: Path) -> None:
+    # Every look at the unit shows another process.
+    (host / "bin" / "systemctl").write_text(f"#!/bin/sh\nsed s/4711/$$/ {host}/unit\n")
+    assert look(run_module, host, probe="completion")["same_process"] is False
+
+
+def test_a_probe_needs_the_configuration(run_module: Run, host: Path) -> None:
+    assert run_module("server_state", {"profile": "eagle3", "probe": "health"})["failed"] is True
