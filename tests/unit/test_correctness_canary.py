@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from blackwell.throughput import canary
 from blackwell.throughput.canary import Agreement, Transcript, fault_of
+
 from tests.stand_in.server import Behaviour, StandIn
 
 PROMPTS = Path(__file__).resolve().parents[2] / "roles/throughput_check/files/prompts/prompts.jsonl"

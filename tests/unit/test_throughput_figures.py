@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from blackwell.throughput import gpu, result
 from blackwell.throughput.bench import Report, Request, report_of
 from blackwell.throughput.figures import Limits, Seen, percentile, run_of

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from blackwell.errors import OperatorError
 from blackwell.throughput import measure, prompts, result
 from blackwell.throughput.bench import Bench
 from blackwell.throughput.figures import Limits
 from blackwell.throughput.gpu import Sampler
-from blackwell.throughput.measure import Plan, PointPlan
+from blackwell.throughput.measure import Plan, PointPlan, Sizes
 from blackwell.throughput.server import Server
+
 from tests.stand_in.client import environment
 from tests.stand_in.server import Behaviour, StandIn
 
@@ -37,7 +37,8 @@ def make_plan(*points: PointPlan, **changes: Any) -> Plan:
         "sglang_version": "0.5.9",
         "profile": "eagle3",
         "fingerprint": "f",
-        "points": list(points) or [PointPlan(1, 4)],
+        "points": list(points) or [PointPlan(1)],
+        "sizes": Sizes(least=4, per_slot=2, long_per_slot=1),
         "output_tokens": TOKENS,
         "runs_min": 1,
         "runs_max": 1,
@@ -69,7 +70,7 @@ def run_plan(behaviour: Behaviour, plan: Plan, **options: Any) -> result.Result:
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.10.post1"])
 def test_a_good_server_is_measured_with_the_program_of_each_release(version: str) -> None:
-    taken = run_plan(QUICK, make_plan(PointPlan(1, 4), PointPlan(4, 8)), version=version)
+    taken = run_plan(QUICK, make_plan(PointPlan(1), PointPlan(4)), version=version)
     alone, together = (point.runs[0] for point in taken.points)
     assert alone.valid and together.valid
     assert (alone.requests, alone.failures, alone.output_tokens) == (4, 0, 4 * TOKENS)
@@ -183,7 +184,7 @@ def test_a_disturbed_run_is_repeated_and_not_averaged() -> None:
 
 
 def test_runs_are_added_while_they_are_asked_for_and_up_to_the_limit() -> None:
-    plan = make_plan(PointPlan(1, 1), runs_min=1, runs_max=3)
+    plan = make_plan(runs_min=1, runs_max=3)
     assert len(run_plan(QUICK, plan, more_runs=lambda _: 0).points[0].runs) == 1
     assert len(run_plan(QUICK, plan, more_runs=lambda _: 9).points[0].runs) == 3
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class PreTrainedTokenizer:
     bos_token = None
-    init_kwargs = {"chat_template": "plain"}
+    init_kwargs: ClassVar[dict[str, str]] = {"chat_template": "plain"}
 
     def encode(self, text: str, **_: Any) -> list[int]:
         return list(range((len(text) + 3) // 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,28 @@ MoreRuns = Callable[[Point], int]
 
 @dataclass(frozen=True)
 class PointPlan:
-    """A point to be measured: ``requests`` prompts of a kind a run, ``concurrency`` of them in flight."""
+    """A point to be measured: prompts of a kind, ``concurrency`` of them in flight."""
 
     concurrency: int
-    requests: int
     prompts: str = STANDARD
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many requests a run has, for any point; two results of unlike sizes are not compared.
+
+    ``per_slot`` requests for each in flight, and at least ``least``; with long prompts ``long_per_slot``.
+    """
+
+    least: int = 16
+    per_slot: int = 4
+    long_per_slot: int = 4
+
+    def requests(self, point: PointPlan) -> int:
+        """Requests of a run at this point."""
+        if point.prompts == LONG:
+            return point.concurrency * self.long_per_slot
+        return max(self.least, point.concurrency * self.per_slot)
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,7 @@ class Plan:
     profile: str
     fingerprint: str
     points: list[PointPlan]
+    sizes: Sizes
     output_tokens: int
     runs_min: int
     runs_max: int
@@ -63,7 +81,7 @@ class Plan:
     def load(self) -> dict[str, Any]:
         """What makes two results comparable, beside fingerprint, profile, prompts and client."""
         return {
-            "points": [[point.prompts, point.concurrency, point.requests] for point in self.points],
+            "requests": asdict(self.sizes),
             "output_tokens": self.output_tokens,
             "chat_template": self.chat_template,
             "seed": self.seed,
@@ -135,7 +153,7 @@ def _measure_point(
     more_runs: MoreRuns,
 ) -> Point:
     load = Load(
-        prompts=prompts.pick(point.requests, point.prompts),
+        prompts=prompts.pick(plan.sizes.requests(point), point.prompts),
         concurrency=point.concurrency,
         output_tokens=plan.output_tokens,
         seed=plan.seed,
@@ -238,7 +256,8 @@ def _has_load(result: Result, plan: Plan, prompts_sha256: str) -> bool:
 
 def _is_same_server(result: Result, plan: Plan) -> bool:
     its = (result.release, result.profile, result.conditions.get("deployment"))
-    return its == (plan.release, plan.profile, plan.deployment)
+    points = [PointPlan(point.concurrency, point.prompts) for point in result.points]
+    return its == (plan.release, plan.profile, plan.deployment) and points == plan.points
 
 
 @dataclass(frozen=True)
@@ -304,13 +323,8 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
 
 def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> Plan:
     """The plan that the options of the module ``throughput_measure`` ask for."""
-    standard = [
-        PointPlan(slots, max(settings["requests_least"], slots * settings["requests_per_slot"]))
-        for slots in settings["concurrency"]
-    ]
-    long = [
-        PointPlan(slots, slots * settings["long_requests"], LONG) for slots in settings["long_concurrency"]
-    ]
+    standard = [PointPlan(slots) for slots in settings["concurrency"]]
+    long = [PointPlan(slots, LONG) for slots in settings["long_concurrency"]]
     return Plan(
         host=settings["host"],
         release=settings["release"]["id"],
@@ -319,6 +333,7 @@ def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> P
         profile=settings["profile"],
         fingerprint=settings["fingerprint"],
         points=standard + long,
+        sizes=Sizes(settings["requests_least"], settings["requests_per_slot"], settings["long_requests"]),
         output_tokens=settings["output_tokens"],
         runs_min=policy.max_runs if to_limit else policy.min_runs,
         runs_max=policy.max_runs,

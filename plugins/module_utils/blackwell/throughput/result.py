@@ -81,7 +81,7 @@ class Point:
 class Result:
     """One throughput check of one profile of one release on one host.
 
-    ``conditions["load"]`` holds what defines the load (output tokens, requests a run, seed, chat template):
+    ``conditions["load"]`` holds what defines the load (output tokens, sizes of runs, seed, chat template):
     results with different loads must not be compared. The rest of ``conditions`` is a record.
     ``prompts_sha256`` is the hash of the prompt file, ``client`` the load generator and its version.
     ``canary`` is what the correctness canary found, ``canary["passed"]`` its verdict.
