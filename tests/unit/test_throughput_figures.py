@@ -176,6 +176,11 @@ def test_gpu_figures_are_of_the_slowest_card_and_of_all() -> None:
     assert figures["temperature_c"] == 64
 
 
+def test_a_card_that_idles_before_the_first_request_is_not_slow() -> None:
+    text = "0, 345, 3201, 77.9, 37, 0x0000000000000001\n" * 3 + "0, 1980, 3201, 410.0, 52, 0x0000000000000000\n"
+    assert gpu.summary(gpu.parse(text))["clock_mhz"] == 1980
+
+
 def test_cards_that_report_nothing_are_left_out() -> None:
     assert gpu.parse("0, [N/A], 12481, [N/A], 61, 0x0\n") == []
     assert gpu.summary([]) == {}

@@ -18,6 +18,7 @@ _THROTTLES = {
     0x80: "hardware power brake",
 }
 _POWER_CAP = 0x04
+_IDLE = 0x01
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,14 @@ def parse(text: str) -> list[Sample]:
 
 
 def summary(samples: list[Sample]) -> dict[str, float]:
-    """Figures over a run: the slowest card's median clocks, power of all, highest temperature, cap share."""
+    """Figures over a run: the slowest card's median clocks, power of all, highest temperature, cap share.
+
+    A card clocks down within a second of idling, as it does before the first request; such samples do not count
+    where there are others.
+    """
     if not samples:
         return {}
+    samples = [sample for sample in samples if not sample.reasons & _IDLE] or samples
     by_gpu: dict[int, list[Sample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.gpu, []).append(sample)
