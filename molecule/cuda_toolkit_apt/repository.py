@@ -93,7 +93,7 @@ def sign(folder: Path) -> bytes:
 def main(into: Path) -> None:
     """Build everything below ``into``, which is emptied first."""
     shutil.rmtree(into, ignore_errors=True)
-    repository = into / "cuda"
+    repository = into / "cuda" / "debian12" / "x86_64"
     for name, files in TOOLKIT.items():
         build(repository, name, "13.0.88-1", files)
     build(repository, "nvidia-driver-580", "580.2", {})

@@ -70,7 +70,7 @@ def test_a_package_that_needs_a_newer_driver_is_refused(host: Host) -> None:
     assert "nvidia-driver-580 (>= 580.2)" in pinned.stdout
     # The same offer from a source that is not pinned: now the trial transaction has to find it.
     options = "-o Dir::Etc::SourceList=/etc/apt/sources.list.d/other.list -o Dir::Etc::SourceParts=-"
-    host.check_output("echo 'deb [trusted=yes] file:/srv/repository/cuda ./' > /etc/apt/sources.list.d/other.list")
+    host.check_output("echo 'deb [trusted=yes] file:/srv/repository/cuda/debian12/x86_64 ./' > /etc/apt/sources.list.d/other.list")
     host.check_output(f"apt-get update {options} -o APT::Get::List-Cleanup=false")
     tried = converge(*wanted)
     host.check_output("rm /etc/apt/sources.list.d/other.list; apt-mark hold nvidia-driver-580")

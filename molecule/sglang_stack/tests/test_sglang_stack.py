@@ -68,3 +68,12 @@ def test_what_is_installed_is_what_the_lock_says(host: Host, manifest: dict[str,
     installed = set(host.check_output("%s -I -c %s", manifest["python"], program).split())
     assert installed == locked
     assert len(locked) > 100
+
+
+def test_it_was_installed_without_any_way_out(host: Host) -> None:
+    program = "import socket; socket.create_connection(('pypi.org', 443), 3)"
+    assert host.run("python3 -c %s", program).rc != 0
+
+
+def test_the_bundle_was_copied_whole(host: Host) -> None:
+    assert host.run("cd /opt/sglang/bundle && sha256sum --check --quiet SHA256SUMS").rc == 0
