@@ -35,7 +35,7 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
 
     Args:
         recipe_file: ``files/locks/<flavour>.yml``.
-        sglang: the release of SGLang, as PyPI writes it.
+        sglang: the release of SGLang, or of the package that the recipe is for, as PyPI writes it.
         python: the Python of the hosts, ``major.minor``.
 
     Raises:
@@ -49,7 +49,8 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
         *known.get("overrides", []),
     ]
     without = sorted({canonical(name) for entry in recipe["without"] for name in entry["packages"]})
-    requires = [f"sglang=={sglang}", *recipe["requires"], *known.get("requires", []), *map(str, elsewhere)]
+    package = recipe.get("package", "sglang")
+    requires = [f"{package}=={sglang}", *recipe["requires"], *known.get("requires", []), *map(str, elsewhere)]
 
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -67,7 +68,7 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
         )  # fmt: skip
         if result.returncode:
             raise OperatorError(
-                f"uv found no set of packages for SGLang {sglang} on Python {python}",
+                f"uv found no set of packages for {package} {sglang} on Python {python}",
                 found=result.stderr.strip(),
                 remedy=f"correct {recipe_file}",
             )
@@ -81,7 +82,7 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
         name = canonical(head["name"])
         pins.append(by_name.get(name) or _best(name, head["version"], section, python, recipe["platform"]))
     made = Lock(
-        sglang=sglang,
+        sglang=sglang if package == "sglang" else "none",
         engine=recipe["engine"],
         python=python,
         platform=recipe["platform"],
@@ -164,11 +165,12 @@ def _glibc(platform: str) -> str:
 def main(folder: Path) -> int:
     """Command line of ``files/locks/make-lock``; ``folder`` holds recipes and locks."""
     parser = argparse.ArgumentParser(prog="make-lock", description="Make a hashed lock file with uv.")
-    parser.add_argument("flavour", help="a recipe: cpu, cu130")
-    parser.add_argument("sglang", help="a release of SGLang, for example 0.5.9")
+    parser.add_argument("flavour", help="a recipe: cpu, cu130, gateway")
+    parser.add_argument("sglang", help="a release of SGLang (0.5.9), or of smg (1.13.0) for the gateway")
     parser.add_argument("python", help="the hosts' Python, for example 3.12")
     given = parser.parse_args()
-    target = folder / f"sglang-{given.sglang}-{given.flavour}-py{given.python.replace('.', '')}.txt"
+    stem = f"gateway-{given.sglang}" if given.flavour == "gateway" else f"sglang-{given.sglang}-{given.flavour}"
+    target = folder / f"{stem}-py{given.python.replace('.', '')}.txt"
     try:
         text = make(folder / f"{given.flavour}.yml", given.sglang, given.python)
     except OperatorError as error:
