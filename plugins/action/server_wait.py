@@ -75,7 +75,7 @@ class ActionModule(ActionBase):
                     "seconds": round(elapsed, 1),
                     "completion": look["completion"]["text"],
                 }
-            line = look["journal"][-1][:LINE_LENGTH] if look["journal"] else ""
+            line = next((line for line in reversed(look["journal"]) if not line[0].isspace()), "")[:LINE_LENGTH]
             if verdict.reason != said or elapsed - said_at >= SAY_EVERY:
                 usual = f" of about {given['expected']:.0f}" if given["expected"] else ""
                 display.display(

@@ -89,7 +89,7 @@ EXAMPLES = r"""
 RETURN = r"""
 deployment:
   description:
-    - C(profile), C(name), C(path), the C(config) file, the C(unit)'s text, the SHA-256 of all C(files) by
+    - C(profile), C(release), C(name), C(path), the C(config) file, the C(unit)'s text, the SHA-256 of all C(files) by
       name.
     - C(accepted) says whether this is the deployment that the machine starts at boot.
   returned: success
@@ -97,7 +97,6 @@ deployment:
 """
 
 import grp
-import json
 import os
 import shutil
 import tempfile
@@ -105,6 +104,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.readiness import read_json
 from ansible.module_utils.blackwell.server import (
     Deployment,
     make_deployment,
@@ -167,12 +167,13 @@ def main() -> None:
         changed=bool(wrong),
         deployment={
             "profile": given["profile"],
+            "release": given["release_id"],
             "name": wanted.name,
             "path": str(path),
             "config": str(path / f"{given['profile']}.yaml"),
             "unit": unit,
             "files": wanted.digests,
-            "accepted": _accepted(folder) == wanted.name,
+            "accepted": (read_json(folder / "accepted.json") or {}).get("deployment") == wanted.name,
         },
         diff=[
             {
@@ -246,13 +247,6 @@ def _create(
     finally:
         if draft.exists():
             shutil.rmtree(draft)
-
-
-def _accepted(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / "accepted.json").read_text(encoding="utf-8"))["deployment"])
-    except (OSError, ValueError, KeyError):
-        return ""
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ options:
     description: Where starts are recorded.
     type: path
     default: /run/sglang
+  folder:
+    description: Where deployments live, and the record of the accepted one.
+    type: path
+    default: /etc/sglang
 attributes:
   check_mode:
     description: Changes nothing, so it does the same in check mode.
@@ -76,6 +80,12 @@ unit:
   type: dict
 started:
   description: What the running process was started with (deployment, SHA-256 of its files); null if unknown.
+  returned: always
+  type: dict
+accepted:
+  description:
+    - The accepted deployment, with C(deployment), C(profile), C(release) and C(history), the same of those that were
+      accepted before it, newest first. Null if none was.
   returned: always
   type: dict
 health:
@@ -109,8 +119,9 @@ from ansible.module_utils.blackwell.readiness import (
     UNIT_PROPERTIES,
     get_completion,
     get_health,
+    read_json,
     read_properties,
-    read_record,
+    read_started,
     server_url,
     tidy_journal,
 )
@@ -128,6 +139,7 @@ def main() -> None:
             "journal_lines": {"type": "int", "default": 0},
             "journal_since": {"type": "float", "default": 0},
             "records": {"type": "path", "default": "/run/sglang"},
+            "folder": {"type": "path", "default": "/etc/sglang"},
         },
         required_if=[("probe", "health", ["config"]), ("probe", "completion", ["config"])],
         supports_check_mode=True,
@@ -168,9 +180,8 @@ def main() -> None:
     module.exit_json(
         changed=False,
         unit=after,
-        started=read_record(Path(given["records"]) / f"{given['profile']}.json", unit["InvocationID"])
-        if unit["ActiveState"] in ("active", "activating", "reloading")
-        else None,
+        started=read_started(Path(given["records"]) / f"{given['profile']}.json", unit),
+        accepted=read_json(Path(given["folder"]) / "accepted.json"),
         health=health,
         completion=completion,
         same_process=(unit["MainPID"], unit["NRestarts"]) == (after["MainPID"], after["NRestarts"]),

@@ -15,7 +15,7 @@ from blackwell.readiness import (
     get_completion,
     get_health,
     judge,
-    read_record,
+    read_started,
     server_url,
     telling_line,
     tidy_journal,
@@ -241,10 +241,12 @@ def test_where_the_host_reaches_its_server(arguments: dict[str, Any], url: str) 
 def test_a_record_counts_only_for_the_start_that_wrote_it(tmp_path: Path) -> None:
     record = {"deployment": "x", "invocation": "abc", "files": {}}
     file = tmp_path / "eagle3.json"
-    assert read_record(file, "abc") is None
+    running = {"ActiveState": "active", "InvocationID": "abc"}
+    assert read_started(file, running) is None
     file.write_text(json.dumps(record))
-    assert read_record(file, "abc") == record
-    assert read_record(file, "def") is None
-    assert read_record(file, "") is None
+    assert read_started(file, running) == record
+    assert read_started(file, {**running, "InvocationID": "def"}) is None
+    assert read_started(file, {**running, "InvocationID": ""}) is None
+    assert read_started(file, {**running, "ActiveState": "inactive"}) is None
     file.write_text("{")
-    assert read_record(file, "abc") is None
+    assert read_started(file, running) is None

@@ -67,7 +67,7 @@ def stand_in(repository: Path, host: Path) -> Iterator[None]:
 
 
 def look(run_module: Run, host: Path, **changes: Any) -> dict[str, Any]:
-    given = {"profile": "eagle3", "config": str(host / "eagle3.yaml"), "records": str(host), **changes}
+    given = {"profile": "eagle3", "config": str(host / "eagle3.yaml"), "records": str(host), "folder": str(host), **changes}
     return run_module("server_state", given)
 
 
@@ -98,6 +98,12 @@ def test_the_journal_has_no_key(run_module: Run, host: Path) -> None:
     assert seen["journal"] == ["loading", "key is ********"]
     assert KEY not in json.dumps(seen)
     assert "--since=@100" in (host / "asked").read_text()
+
+
+def test_what_was_accepted(run_module: Run, host: Path) -> None:
+    assert look(run_module, host)["accepted"] is None
+    (host / "accepted.json").write_text('{"deployment": "d"}')
+    assert look(run_module, host)["accepted"] == {"deployment": "d"}
 
 
 def test_nobody_listens_yet(run_module: Run, host: Path) -> None:

@@ -201,14 +201,20 @@ def server_url(arguments: Mapping[str, Any]) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{arguments.get('port', 30000)}"
 
 
-def read_record(path: Path, invocation: str) -> dict[str, Any] | None:
-    """What the start of the running process recorded; None if that was another start or there is no
-    record."""
+def read_started(path: Path, unit: Mapping[str, str]) -> dict[str, Any] | None:
+    """What the start of the running process recorded; None if nothing runs, or if another start wrote the record."""
+    record = read_json(path)
+    runs = unit["ActiveState"] in ("active", "activating") and unit["InvocationID"]
+    return record if record and runs and record.get("invocation") == unit["InvocationID"] else None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if the file is not there or holds no such thing."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if invocation and record.get("invocation") == invocation else None
+    return content if isinstance(content, dict) else None
 
 
 def tidy_journal(text: str, secrets: Iterable[str], lines: int) -> list[str]:
