@@ -100,8 +100,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.throughput import prompts as prompt_files
-from ansible.module_utils.blackwell.throughput.canary import Question, Transcript, run
+from ansible.module_utils.blackwell.throughput.canary import ask
 from ansible.module_utils.blackwell.throughput.server import Server
 
 
@@ -125,29 +124,13 @@ def main() -> None:
     given = module.params
     if module.check_mode:
         module.exit_json(changed=False, skipped=True, msg="no question is asked in check mode")
-    reference = Path(given["reference"]) if given["reference"] else None
     try:
-        prompts = prompt_files.load(Path(given["prompts"]))
-        server = Server.of_deployment(Path(given["config"]), given["timeout"])
-        canary = run(
-            server,
-            [Question(**item) for item in given["questions"]],
-            prompts.pick(given["transcript_prompts"]),
-            prompts.sha256,
-            answer_tokens=given["answer_tokens"],
-            output_tokens=given["transcript_tokens"],
-            tool_call=bool(server.info().tool_call_parser),
-            reference=Transcript(**json.loads(reference.read_text("utf-8")))
-            if reference and reference.exists()
-            else None,
-            exact=given["exact"],
-        )
-    except (OperatorError, OSError, ValueError, TypeError) as error:
+        canary = ask(Server.of_deployment(Path(given["config"]), given["timeout"]), given)
+    except (OperatorError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
-    failed = [f"{check.name}: {check.detail}" for check in canary.checks if not check.passed]
-    if failed:
+    if canary.faults():
         module.fail_json(
-            msg=f"The server answers, but not as it should: {'; '.join(failed)}", canary=canary.to_json()
+            msg=f"The server answers, but not as it should: {'; '.join(canary.faults())}", canary=canary.to_json()
         )
     path = Path(given["transcript"])
     text = json.dumps(asdict(canary.transcript), indent=1) + "\n"

@@ -55,7 +55,6 @@ options:
   plain:
     description: The accepted result of the profile without speculation. The file need not exist.
     type: path
-    required: true
   policy:
     description: The policy of the judge, whose numbers of runs are used here.
     type: dict
@@ -82,30 +81,34 @@ options:
     type: list
     elements: int
     default: [1]
-  requests_least:
-    description: Requests of a run with standard prompts, at least.
-    type: int
-    default: 16
-  requests_per_slot:
-    description: Requests of a run for each that is in flight at once, so that start and end weigh little.
-    type: int
-    default: 4
-  long_requests:
-    description: Requests of a run with long prompts for each that is in flight at once.
-    type: int
-    default: 4
-  output_tokens:
-    description: Tokens of each answer.
-    type: int
-    default: 512
-  chat_template:
-    description: Put the chat template of the model around each prompt, as a client of the chat interface would get it.
-    type: bool
-    default: true
-  seed:
-    description: Seed of the load generator; it decides the order of the prompts.
-    type: int
-    default: 1
+  load:
+    description: What makes two measurements comparable, beside the prompts.
+    type: dict
+    suboptions:
+      output_tokens:
+        description: Tokens of each answer.
+        type: int
+        default: 512
+      requests_least:
+        description: Requests of a run with standard prompts, at least.
+        type: int
+        default: 16
+      requests_per_slot:
+        description: Requests of a run for each that is in flight at once, so that start and end weigh little.
+        type: int
+        default: 4
+      long_requests_per_slot:
+        description: The same with long prompts.
+        type: int
+        default: 4
+      chat_template:
+        description: Put the chat template of the model around each prompt, as the chat interface does.
+        type: bool
+        default: true
+      seed:
+        description: Seed of the load generator; it decides the order of the prompts.
+        type: int
+        default: 1
   disturbed_limit:
     description: How many disturbed runs of a point are repeated.
     type: int
@@ -189,12 +192,22 @@ measured:
   type: bool
 """
 
+from pathlib import Path
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.throughput.measure import take
+from ansible.module_utils.blackwell.throughput.measure import store, take
 
 
 def main() -> None:
+    load = {
+        "output_tokens": {"type": "int", "default": 512},
+        "requests_least": {"type": "int", "default": 16},
+        "requests_per_slot": {"type": "int", "default": 4},
+        "long_requests_per_slot": {"type": "int", "default": 4},
+        "chat_template": {"type": "bool", "default": True},
+        "seed": {"type": "int", "default": 1},
+    }
     module = AnsibleModule(
         argument_spec={
             "config": {"type": "path", "required": True},
@@ -206,18 +219,13 @@ def main() -> None:
             "results": {"type": "path", "required": True},
             "accepted": {"type": "path", "required": True},
             "baseline": {"type": "path", "required": True},
-            "plain": {"type": "path", "required": True},
+            "plain": {"type": "path"},
             "policy": {"type": "dict", "default": {}},
             "to_limit": {"type": "bool", "default": False},
             "reuse": {"type": "bool", "default": True},
             "concurrency": {"type": "list", "elements": "int", "default": [1, 8]},
             "long_concurrency": {"type": "list", "elements": "int", "default": [1]},
-            "requests_least": {"type": "int", "default": 16},
-            "requests_per_slot": {"type": "int", "default": 4},
-            "long_requests": {"type": "int", "default": 4},
-            "output_tokens": {"type": "int", "default": 512},
-            "chat_template": {"type": "bool", "default": True},
-            "seed": {"type": "int", "default": 1},
+            "load": {"type": "dict", "options": load, "apply_defaults": True},
             "disturbed_limit": {"type": "int", "default": 5},
             "run_timeout": {"type": "float", "default": 1800.0},
             "idle_timeout": {"type": "float", "default": 120.0},
@@ -236,10 +244,11 @@ def main() -> None:
         module.fail_json(msg=str(error))
     if taken.result is None:
         module.exit_json(changed=True, measured=False, msg="it would be measured")
+    path = store(taken.result, Path(module.params["results"])) if taken.measured else module.params["accepted"]
     module.exit_json(
         changed=taken.measured,
         measured=taken.measured,
-        path=str(taken.path),
+        path=str(path),
         result=taken.result.to_json(),
         baseline=taken.baseline.to_json() if taken.baseline else None,
         plain=taken.plain.to_json() if taken.plain else None,

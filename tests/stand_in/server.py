@@ -74,6 +74,7 @@ class Behaviour:
     graphs: float = 1.0  # share of passes in CUDA graphs
     foreign_requests: int = 0  # somebody else's requests that end in each run
     foreign_tokens: int = 0  # tokens decoded in each run for somebody whose request does not end
+    others_end: int = 0  # somebody else's requests that end between two looks at the metrics
     busy: bool = False
 
 
@@ -188,6 +189,7 @@ class StandIn:
         if path in ("/health", "/health_generate"):
             return _send(writer, 200, "")
         if path == "/metrics":
+            self.state.requests += self.behaviour.others_end
             missing = self.behaviour.no_metrics
             return _send(writer, 404 if missing else 200, "" if missing else self._metrics())
         if path in ("/server_info", "/get_server_info"):

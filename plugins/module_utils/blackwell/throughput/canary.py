@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
-from .prompts import Prompt
+from .prompts import Prompt, load
 from .server import Server
 
 _LOOP_PERIOD = 64
@@ -92,6 +93,10 @@ class Canary:
         """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
+    def faults(self) -> list[str]:
+        """What failed, a line each."""
+        return [f"{check.name}: {check.detail}" for check in self.checks if not check.passed]
+
     def to_json(self) -> dict[str, Any]:
         """What a throughput result keeps of it; the transcript is stored apart."""
         return {
@@ -99,6 +104,41 @@ class Canary:
             "checks": [asdict(check) for check in self.checks],
             "agreement": None if self.agreement is None else asdict(self.agreement),
         }
+
+
+def ask(server: Server, settings: Mapping[str, Any]) -> Canary:
+    """Run every check as the options of the module ``correctness_canary`` say.
+
+    Raises:
+        OperatorError: the server does not say what it is, or there are too few prompts.
+        ValueError: the reference is not a transcript.
+    """
+    chosen = load(Path(settings["prompts"]))
+    return run(
+        server,
+        [Question(**question) for question in settings["questions"]],
+        chosen.pick(settings["transcript_prompts"]),
+        chosen.sha256,
+        answer_tokens=settings["answer_tokens"],
+        output_tokens=settings["transcript_tokens"],
+        tool_call=bool(server.info().tool_call_parser),
+        reference=load_transcript(settings["reference"]),
+        exact=settings["exact"],
+    )
+
+
+def load_transcript(path: str | None) -> Transcript | None:
+    """A stored transcript; None when there is no such file.
+
+    Raises:
+        ValueError: the file is not a transcript.
+    """
+    if not path or not Path(path).exists():
+        return None
+    try:
+        return Transcript(**json.loads(Path(path).read_text(encoding="utf-8")))
+    except TypeError as error:
+        raise ValueError(f"{path} is not a transcript: {error}") from error
 
 
 def fault_of(text: str) -> str:

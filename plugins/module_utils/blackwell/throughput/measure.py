@@ -262,14 +262,13 @@ def _is_same_server(result: Result, plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class Taken:
-    """A result and where it is stored, both None when one would have to be measured; and what belongs to it.
+    """A result, None when one would have to be measured; and what belongs to it.
 
-    ``measured`` tells a new result from an accepted one. ``plain`` is the accepted result without speculation of
-    the same release under the same load, where there is one.
+    ``measured`` tells a new result, not stored yet, from the accepted one. ``plain`` is the accepted result without
+    speculation of the same release under the same load, where there is one.
     """
 
     result: Result | None
-    path: Path | None
     measured: bool
     baseline: Result | None
     plain: Result | None
@@ -290,17 +289,17 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
     baseline = load_result(Path(settings["baseline"]))
     # Without a baseline this result will be one, and a baseline of few runs decides little later.
     plan = plan_of(settings, policy, to_limit=settings["to_limit"] or baseline is None)
-    prompts_path, accepted_path = Path(settings["prompts"]), Path(settings["accepted"])
-    nothing = Taken(None, None, measured=False, baseline=baseline, plain=None)
+    prompts_path = Path(settings["prompts"])
+    nothing = Taken(None, measured=False, baseline=baseline, plain=None)
     if dry and not prompts_path.exists():
         return nothing
     prompts = load(prompts_path)
-    plain = load_result(Path(settings["plain"])) if plan.speculative else None
+    plain = load_result(Path(settings["plain"])) if plan.speculative and settings["plain"] else None
     if plain and not (_has_load(plain, plan, prompts.sha256) and plain.release == plan.release):
         plain = None
-    accepted = load_result(accepted_path) if settings["reuse"] else None
+    accepted = load_result(Path(settings["accepted"])) if settings["reuse"] else None
     if accepted and _has_load(accepted, plan, prompts.sha256) and _is_same_server(accepted, plan):
-        return Taken(accepted, accepted_path, measured=False, baseline=baseline, plain=plain)
+        return Taken(accepted, measured=False, baseline=baseline, plain=plain)
     if dry:
         return nothing
     # The judge refuses a baseline of something else and says why; it must not decide how much is measured.
@@ -317,14 +316,14 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
         result = measure(
             plan, prompts, server, bench, Sampler(settings["nvidia_smi"]), more_runs, settings["canary"]
         )
-    path = store(result, Path(settings["results"]))
-    return Taken(result, path, measured=True, baseline=baseline, plain=plain)
+    return Taken(result, measured=True, baseline=baseline, plain=plain)
 
 
 def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> Plan:
     """The plan that the options of the module ``throughput_measure`` ask for."""
     standard = [PointPlan(slots) for slots in settings["concurrency"]]
     long = [PointPlan(slots, LONG) for slots in settings["long_concurrency"]]
+    load = settings["load"]
     return Plan(
         host=settings["host"],
         release=settings["release"]["id"],
@@ -333,13 +332,13 @@ def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> P
         profile=settings["profile"],
         fingerprint=settings["fingerprint"],
         points=standard + long,
-        sizes=Sizes(settings["requests_least"], settings["requests_per_slot"], settings["long_requests"]),
-        output_tokens=settings["output_tokens"],
+        sizes=Sizes(load["requests_least"], load["requests_per_slot"], load["long_requests_per_slot"]),
+        output_tokens=load["output_tokens"],
         runs_min=policy.max_runs if to_limit else policy.min_runs,
         runs_max=policy.max_runs,
         speculative=settings["profile"] == SPECULATIVE_PROFILE,
-        chat_template=settings["chat_template"],
-        seed=settings["seed"],
+        chat_template=load["chat_template"],
+        seed=load["seed"],
         disturbed_max=settings["disturbed_limit"],
         run_limit_s=settings["run_timeout"],
         idle_limit_s=settings["idle_timeout"],

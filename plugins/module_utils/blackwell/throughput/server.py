@@ -37,6 +37,10 @@ class ServerInfo:
     accept_length: float | None
 
 
+class ServerBusy(OperatorError):
+    """The server has something else to do."""
+
+
 class Server:
     """A client of one server.
 
@@ -117,12 +121,13 @@ class Server:
             idle_limit_s: how long to wait for other requests to end.
 
         Raises:
-            OperatorError: the server was busy for all that time, or wants another key.
+            ServerBusy: it had something to do for all that time.
+            OperatorError: it wants another key.
         """
         deadline = time.monotonic() + idle_limit_s
         while (status := self._request("/flush_cache", data=b"", key=self._admin_key)[0]) == 400:
             if time.monotonic() > deadline:
-                raise OperatorError(
+                raise ServerBusy(
                     "The server is busy, and a measurement beside other work means nothing",
                     found=f"{self.url}/flush_cache was refused for {idle_limit_s:.0f} s: requests run",
                     expected="an idle server",
