@@ -165,8 +165,9 @@ def ensure(wanted: Environment, *, dry_run: bool = False) -> tuple[State, State]
     wanted.release.mkdir(parents=True, exist_ok=True)
     with _only_one(wanted.release) as held:
         if packages_differ:
-            rebuild = not before.whole and not before.sealed
-            _install(wanted, python, held, rebuild=rebuild)
+            # Looked at again: another run may have finished it in the meantime, and it may be serving by now.
+            now = look(wanted)
+            _install(wanted, python, held, rebuild=not now.whole and not now.sealed)
         _write_overlay(wanted)
         if packages_differ:
             replace(wanted.venv / MARKER, json.dumps({"lock": wanted.lock.digest, "python": python}) + "\n")
@@ -216,23 +217,18 @@ def _check_lock(lock: Lock) -> None:
 def _check_bundle(wanted: Environment) -> None:
     """Names and sizes only: uv compares every checksum when it unpacks."""
     pins = [wanted.uv, *wanted.lock.pins]
-    missing = [pin.filename for pin in pins if not (wanted.wheels / pin.filename).is_file()]
-    cut = [
-        f"{pin.filename} has {(wanted.wheels / pin.filename).stat().st_size} bytes, not {pin.size}"
-        for pin in pins
-        if pin.size
-        and pin.filename not in missing
-        and (wanted.wheels / pin.filename).stat().st_size != pin.size
-    ]
+    missing, cut = [], []
+    for pin in pins:
+        wheel = wanted.wheels / pin.filename
+        if not wheel.is_file():
+            missing.append(pin.filename)
+        elif pin.size and wheel.stat().st_size != pin.size:
+            cut.append(f"{pin.filename} has {wheel.stat().st_size} bytes, not {pin.size}")
     if missing or cut:
-        absent = (
-            [f"{len(missing)} missing, {', '.join(missing[:5])}{' ...' if missing[5:] else ''}"]
-            if missing
-            else []
-        )
+        first = f"{len(missing)} missing, {', '.join(missing[:5])}{' ...' if missing[5:] else ''}"
         raise OperatorError(
             f"The bundle {wanted.bundle} is not complete",
-            found="; ".join(absent + cut[:5]),
+            found="; ".join(([first] if missing else []) + cut[:5]),
             expected=f"all {len(pins)} wheels of the lock in {wanted.wheels}",
             remedy=f"complete it with {_BUNDLE_COMMAND} on a machine with access, and copy or mount it again",
         )
@@ -279,15 +275,8 @@ def _install(wanted: Environment, python: str, held: int, *, rebuild: bool) -> N
     try:
         uv = _Uv(_fetch_uv(wanted, work), cache=work / "cache", held=held)
         if not wanted.interpreter.exists():
-            uv(
-                "venv",
-                "--no-project",
-                "--no-python-downloads",
-                "--allow-existing",
-                "--python",
-                python,
-                wanted.venv,
-            )
+            options = ["--no-project", "--no-python-downloads", "--allow-existing"]
+            uv("venv", *options, "--python", python, wanted.venv)
         lock = work / "lock.txt"
         lock.write_text(wanted.lock_text)
         sources: list[str | Path] = []
