@@ -1,0 +1,170 @@
+#!/usr/bin/python
+# Copyright the Blackwell SGLang contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Take a host out of a gateway, or put it in."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gateway_worker
+short_description: Take a host out of a gateway, or put it in
+description:
+  - Runs on the gateway. Writes the manifest that smg watches, and waits until smg has done what it says.
+  - A host that is taken out gets no new request; the open ones go on. Whether they have ended the host itself
+    knows.
+  - A host that somebody else took out is not put in again.
+  - Counts how many other hosts serve and are healthy before it takes one out, and refuses if they are too few.
+    Runs for several hosts at once wait for each other.
+author: Blackwell SGLang contributors
+options:
+  config:
+    description: The gateway's configuration folder, which says where it answers and where its manifest is.
+    type: path
+    default: /etc/sglang-gateway
+  worker:
+    description: The host's address as the gateway uses it.
+    type: str
+    required: true
+  state:
+    description:
+      - V(serving) sends requests to it.
+      - V(drained) sends no new ones.
+      - V(absent) forgets it, whoever took it out.
+    type: str
+    required: true
+    choices: [serving, drained, absent]
+  by:
+    description: Who asks. Only the one who took a host out puts it in again.
+    type: str
+    default: operator
+    choices: [operator, rollout]
+  min_available:
+    description: How many other hosts have to be left that serve and are healthy.
+    type: int
+    default: 0
+  timeout:
+    description: How long smg may take to do it, in seconds.
+    type: float
+    default: 60
+attributes:
+  check_mode:
+    description: Says what it would do, and refuses what it would refuse.
+    support: full
+  diff_mode:
+    description: Shows the manifest.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Send no new requests to a host
+  gateway_worker:
+    worker: http://192.0.2.11:30000
+    state: drained
+    by: rollout
+    min_available: 1
+  delegate_to: gateway-1
+"""
+
+RETURN = r"""
+was:
+  description: Its state before, V(absent) if the gateway did not know it.
+  returned: success
+  type: str
+now:
+  description: Its state after.
+  returned: success
+  type: str
+left_out:
+  description: Why a host that was to serve does not; empty when it does.
+  returned: success
+  type: str
+serving:
+  description: The addresses of all hosts that serve.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import time
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.blackwell import gateway
+from ansible.module_utils.blackwell.errors import OperatorError
+
+POLL_INTERVAL = 0.5
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "config": {"type": "path", "default": "/etc/sglang-gateway"},
+            "worker": {"type": "str", "required": True},
+            "state": {"type": "str", "required": True, "choices": ["serving", "drained", "absent"]},
+            "by": {"type": "str", "default": "operator", "choices": ["operator", "rollout"]},
+            "min_available": {"type": "int", "default": 0},
+            "timeout": {"type": "float", "default": 60},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    url = given["worker"]
+    try:
+        access = gateway.Access.read(Path(given["config"]))
+        records = access.records
+        with records.held():
+            before = records.read()
+            was = before[url].state if url in before else "absent"
+            if given["state"] == "serving":
+                step = gateway.serve(before, url, by=given["by"], now=time.time())
+            elif given["state"] == "absent":
+                step = gateway.forget(before, url)
+            else:
+                status = access.workers() if was == gateway.SERVING else {}
+                ready = frozenset(other for other, state in status.items() if state == gateway.READY)
+                step = gateway.drain(
+                    before,
+                    url,
+                    by=given["by"],
+                    now=time.time(),
+                    ready=ready,
+                    min_available=given["min_available"],
+                )
+            owed = step.changed or not records.manifest_is(step.hosts)
+            if owed and not module.check_mode:
+                records.write(step.hosts)
+        now = step.hosts[url].state if url in step.hosts else "absent"
+        if not module.check_mode:
+            _wait(access, now, url, given["timeout"])
+    except OperatorError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(
+        changed=owed,
+        was=was,
+        now=now,
+        left_out=step.left_out,
+        serving=sorted(other for other, host in step.hosts.items() if host.state == gateway.SERVING),
+        diff={"before": gateway.manifest(before), "after": gateway.manifest(step.hosts)},
+    )
+
+
+def _wait(access: gateway.Access, now: str, url: str, timeout: float) -> None:
+    """Until smg has seen the manifest."""
+    deadline = time.monotonic() + timeout
+    while True:
+        status = access.workers()
+        if gateway.arrived(now, url, status):
+            return
+        if time.monotonic() > deadline:
+            raise OperatorError(
+                f"The gateway has not done what its manifest says about {url}",
+                found=f"status {status.get(url, 'unknown')} after {timeout:.0f} s",
+                expected="ready" if now == gateway.SERVING else "draining, or gone",
+                remedy="look at journalctl --unit sglang-gateway, and whether the gateway reaches the host",
+            )
+        time.sleep(POLL_INTERVAL)
+
+
+if __name__ == "__main__":
+    main()

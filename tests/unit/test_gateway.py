@@ -1,0 +1,243 @@
+"""Who a gateway sends requests to: the rules, then the real smg in front of stand-in servers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell import gateway
+from blackwell.errors import OperatorError
+from blackwell.gateway import DRAINED, SERVING, Host
+
+from tests import gateways
+from tests.stand_in.server import Behaviour, StandIn
+
+A, B, C = "http://a:30000", "http://b:30000", "http://c:30000"
+ALL = frozenset([A, B, C])
+THREE = {url: Host(SERVING, "rollout", 1.0) for url in ALL}
+
+
+def drain(
+    hosts: dict[str, Host], url: str, *, by: str = "rollout", ready: frozenset[str] = ALL, least: int = 1
+) -> Any:
+    return gateway.drain(hosts, url, by=by, now=2.0, ready=ready, min_available=least)
+
+
+def test_a_host_that_is_taken_out_leaves_the_manifest_and_nothing_else() -> None:
+    step = drain(THREE, A)
+    assert step.changed
+    assert [worker["url"] for worker in json.loads(gateway.manifest(step.hosts))["workers"]] == [B, C]
+    assert step.hosts[A] == Host(DRAINED, "rollout", 2.0)
+
+
+def test_taking_out_twice_changes_nothing_and_keeps_who_did_it() -> None:
+    once = drain(THREE, A, by="operator").hosts
+    twice = drain(once, A, by="rollout")
+    assert not twice.changed and twice.hosts[A].by == "operator"
+
+
+def test_a_host_that_was_never_in_is_not_taken_out() -> None:
+    assert not drain({}, A, least=9).changed
+
+
+@pytest.mark.parametrize(
+    ("ready", "least", "refused"),
+    [
+        (ALL, 2, False),
+        (ALL, 3, True),
+        (frozenset([A, B]), 1, False),
+        (frozenset([A]), 1, True),
+        (frozenset(), 0, False),
+    ],
+)
+def test_the_floor_counts_other_hosts_that_serve_and_are_healthy(
+    ready: Any, least: int, refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(OperatorError, match="Too few hosts"):
+            drain(THREE, A, ready=ready, least=least)
+    else:
+        assert drain(THREE, A, ready=ready, least=least).changed
+
+
+def test_a_host_that_is_out_already_does_not_count_for_the_floor() -> None:
+    with pytest.raises(OperatorError, match="Found: 1 others"):
+        drain(drain(THREE, A).hosts, B, least=2)
+
+
+def test_only_the_one_who_took_a_host_out_brings_it_back() -> None:
+    by_operator = drain(THREE, A, by="operator").hosts
+    kept = gateway.serve(by_operator, A, by="rollout", now=3.0)
+    assert not kept.changed and "operator" in kept.left_out
+    assert gateway.serve(by_operator, A, by="operator", now=3.0).hosts[A].state == SERVING
+
+
+def test_a_new_host_is_put_in() -> None:
+    assert gateway.serve({}, A, by="rollout", now=3.0).hosts == {A: Host(SERVING, "rollout", 3.0)}
+
+
+def test_a_damaged_record_is_refused_and_not_taken_for_no_hosts(tmp_path: Path) -> None:
+    (tmp_path / "hosts.json").write_text('{"http://a:30000": {"state"')
+    with pytest.raises(OperatorError, match="cannot be read"):
+        gateway.Records(tmp_path).read()
+
+
+def test_a_run_that_was_killed_between_the_two_files_is_mended(tmp_path: Path) -> None:
+    records = gateway.Records(tmp_path)
+    records.write(THREE)
+    records.manifest_file.write_text(gateway.manifest({}))
+    assert not records.manifest_is(records.read())
+    records.write(records.read())
+    assert records.manifest_is(THREE)
+
+
+@pytest.fixture
+def servers() -> Iterator[list[StandIn]]:
+    with StandIn(Behaviour(step_s=0.01)) as one, StandIn(Behaviour(step_s=0.01)) as two:
+        yield [one, two]
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Iterator[gateways.Gateway]:
+    with gateways.running(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def change(
+    run_module: Callable[..., dict[str, Any]], front: gateways.Gateway
+) -> Callable[..., dict[str, Any]]:
+    def run(worker: str, state: str, *, check: bool = False, **given: Any) -> dict[str, Any]:
+        args = {"config": str(front.config), "worker": worker, "state": state, "by": "rollout", **given}
+        return run_module("gateway_worker", args, check=check)
+
+    return run
+
+
+def ask(url: str, *, stream: bool = False, read: Callable[[str], None] = lambda line: None) -> str:
+    """The text of a whole answer."""
+    body = {
+        "model": "stand-in",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 24,
+        "stream": stream,
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        if not stream:
+            return str(json.load(answer)["choices"][0]["message"]["content"])
+        text, ended = "", False
+        for line in map(bytes.decode, answer):
+            read(line)
+            ended = ended or line.strip() == "data: [DONE]"
+            if line.startswith("data: {"):
+                text += "".join(
+                    choice["delta"].get("content") or "" for choice in json.loads(line[6:])["choices"]
+                )
+        assert ended
+        return text
+
+
+def test_requests_go_to_who_serves(servers: list[StandIn], front: gateways.Gateway, change: Any) -> None:
+    one, two = servers
+    for server in servers:
+        done = change(server.url, "serving")
+        assert done["changed"] and done["was"] == "absent" and done["now"] == "serving", done
+    assert not change(one.url, "serving")["changed"]
+    for _ in range(6):
+        ask(front.url)
+    assert one.state.requests == two.state.requests == 3
+
+    done = change(one.url, "drained", min_available=1)
+    assert done["changed"] and done["serving"] == [two.url], done
+    for _ in range(6):
+        ask(front.url)
+    assert (one.state.requests, two.state.requests) == (3, 9)
+
+    refused = change(two.url, "drained", min_available=1)
+    assert refused["failed"] and "Too few hosts" in refused["msg"]
+    ask(front.url)
+
+    assert change(one.url, "serving")["changed"]
+    for _ in range(4):
+        ask(front.url)
+    assert one.state.requests == 5
+
+
+def test_an_open_stream_ends_as_it_should_while_its_host_is_taken_out(
+    servers: list[StandIn], front: gateways.Gateway, change: Any
+) -> None:
+    one, two = servers
+    one.change(step_s=1.0)
+    change(one.url, "serving")
+    begun, texts = threading.Event(), []
+    stream = threading.Thread(
+        target=lambda: texts.append(ask(front.url, stream=True, read=lambda line: begun.set()))
+    )
+    stream.start()
+    assert begun.wait(20)
+    change(two.url, "serving")
+    assert change(one.url, "drained", min_available=1)["changed"]
+    # It is out for all others, and the stream still runs.
+    whole = ask(front.url, stream=True)
+    assert two.state.requests == 1 and stream.is_alive()
+    stream.join(60)
+    assert texts == [whole]
+
+
+def test_a_gateway_that_starts_again_brings_back_nobody(
+    servers: list[StandIn], front: gateways.Gateway, change: Any
+) -> None:
+    one, two = servers
+    for server in servers:
+        change(server.url, "serving")
+    change(one.url, "drained")
+    front.stop()
+    front.start()
+    assert not change(two.url, "serving")["changed"]
+    for _ in range(4):
+        ask(front.url)
+    assert one.state.requests == 0
+
+
+def test_what_an_operator_took_out_stays_out(servers: list[StandIn], change: Any) -> None:
+    url = servers[0].url
+    change(url, "serving")
+    change(url, "drained", by="operator")
+    kept = change(url, "serving")
+    assert not kept["changed"] and kept["now"] == "drained" and "operator" in kept["left_out"]
+
+
+def test_check_mode_says_and_does_not(servers: list[StandIn], front: gateways.Gateway, change: Any) -> None:
+    url = servers[0].url
+    assert change(url, "serving", check=True)["changed"]
+    assert not (front.state / "workers.json").exists()
+    change(url, "serving")
+    assert change(url, "drained", check=True)["changed"]
+    assert ask(front.url)
+    assert change(url, "drained", check=True, min_available=1)["failed"]
+
+
+def test_a_host_that_the_gateway_cannot_reach_is_said(change: Any) -> None:
+    said = change("http://127.0.0.1:1", "serving", timeout=2)
+    assert said["failed"] and "Expected: ready" in said["msg"]
+
+
+def test_nobody_without_the_key_adds_a_host(front: gateways.Gateway) -> None:
+    request = urllib.request.Request(f"{front.url}/workers", b'{"url": "http://127.0.0.1:1"}', method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    assert refused.value.code in (401, 403)
+
+
+def test_no_gateway_is_said(run_module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    said = run_module("gateway_worker", {"config": str(tmp_path), "worker": A, "state": "serving"})
+    assert said["failed"] and "sglang_gateways" in said["msg"]
