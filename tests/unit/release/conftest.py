@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import http.server
 import shutil
 import sys
+import threading
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blackwell.lock import Lock, Pin, render
@@ -74,6 +78,25 @@ def uv(folder: Path, tmp_path: Path) -> Pin:
     script = tmp_path / "uv"
     script.write_text(f'#!/bin/sh\nexec {shutil.which("uv")} "$@"\n')
     return wrap_uv(script, folder)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A simple index on this machine: its address, and the folder in which one folder is a project."""
+    root = tmp_path / "index"
+    root.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(root)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", root
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def lock_of(*pins: Pin, without: Iterable[str] = (), overrides: Iterable[str] = ()) -> tuple[Lock, str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import http.server
 import json
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +37,6 @@ def wanted(tmp_path: Path, source: Path, make_wheel: WheelMaker) -> Bundle:
     (tmp_path / "lock.txt").write_text(lock_of(*pins)[1])
     (tmp_path / "uv.txt").write_text(uv.line() + "\n")
     return Bundle(tmp_path / "made", (tmp_path / "lock.txt",), tmp_path / "uv.txt")
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A simple index on this machine: its address, and the folder in which one folder is a project."""
-    root = tmp_path / "index"
-    root.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(root)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", root
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def no_source(monkeypatch: pytest.MonkeyPatch) -> None:

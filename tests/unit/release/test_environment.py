@@ -128,6 +128,39 @@ def test_another_build_of_the_same_version_is_replaced(wanted: Environment, make
     assert ask(second, "import alpha; print(alpha.version)") == "1.0+cu130"
 
 
+def test_newer_releases_beside_the_locked_ones_change_nothing(
+    wanted: Environment, make_wheel: WheelMaker
+) -> None:
+    make_wheel("alpha", "1.1")
+    ensure(wanted)
+    assert ask(wanted, "import alpha; print(alpha.version)") == "1.0"
+    make_wheel("beta", "2.0")
+    assert not changed(wanted)
+
+
+def test_a_host_without_a_bundle_gets_all_of_it_from_indexes_and_links(
+    wanted: Environment, index: tuple[str, Path]
+) -> None:
+    address, root = index
+    for folder, prefix in (("first/alpha", "alpha"), ("second/uv", "uv"), ("page", "beta")):
+        (root / folder).mkdir(parents=True)
+        for wheel in wanted.wheels.glob(f"{prefix}-*"):
+            wheel.rename(root / folder / wheel.name)
+    online = dataclasses.replace(
+        wanted, bundle=None, indexes=(f"{address}/first", f"{address}/second"), links=(f"{address}/page/",)
+    )
+    assert changed(online)
+    assert ask(online, "import alpha, beta; print(alpha.version, beta.version)") == "1.0 1.1"
+
+
+def test_indexes_without_uv_are_named(wanted: Environment, index: tuple[str, Path]) -> None:
+    online = dataclasses.replace(wanted, bundle=None, indexes=(index[0],))
+    with pytest.raises(OperatorError, match=r"uv-1\.0-py3-none-any\.whl cannot be downloaded") as caught:
+        ensure(online)
+    assert f"{index[0]}/uv/" in caught.value.found
+    assert "sglang_stack_bundle" in caught.value.remedy
+
+
 def test_a_half_made_environment_is_built_again(wanted: Environment) -> None:
     ensure(wanted)
     (wanted.venv / environment.MARKER).unlink()
