@@ -24,7 +24,9 @@ class Interpreters:
     def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder
         self.base = environment.base(python)
-        self.python = {name: environment.copy(self.base, folder / name, python) for name in ("stock", "patched")}
+        self.python = {
+            name: environment.copy(self.base, folder / name, python) for name in ("stock", "patched")
+        }
         definitions = definition.load(trees.PATCHES)
         switches = {raw["id"]: True for raw in definitions}
         installation = engine.Installation(str(self.python["patched"]), definitions, switches)

@@ -1,4 +1,4 @@
-"""The roles on every published release: the states of the table, then applied, unchanged, and the wheel's bytes back."""
+"""The roles on every published release: the table's states, then applied, unchanged, and the wheel's bytes back."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_release(matrix: Matrix) -> None:
     none = dict.fromkeys(ROWS, 0)
 
     assert matrix.run("status") == none
-    assert {release: matrix.differing(release) for release in ROWS} == dict.fromkeys(ROWS, set())
+    assert not any(matrix.differing(release) for release in ROWS)
     for release, (flashinfer, *expected) in ROWS.items():
         states = matrix.states(release)
         assert {name: states[name]["state"] for name in IDS} == dict(zip(IDS, expected, strict=True)), release
@@ -108,4 +108,4 @@ def test_every_release(matrix: Matrix) -> None:
     assert matrix.run("main", "--check", "--diff") == none
 
     matrix.run("revert")
-    assert {release: matrix.differing(release) for release in ROWS} == dict.fromkeys(ROWS, set())
+    assert not any(matrix.differing(release) for release in ROWS)

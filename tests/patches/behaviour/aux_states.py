@@ -1,3 +1,4 @@
+# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
 """Run the real DeepseekV2 model loop on two ranks (gloo), with the allreduce deferred to the next layer and without.
 
 Real are the model's and the layers' ``forward``, the layer communicator, the norms, the MLP with its parallel

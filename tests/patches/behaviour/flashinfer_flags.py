@@ -1,3 +1,4 @@
+# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
 """Ask the real FlashInfer for its communication module with nothing but SM120, and compile one source on request."""
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ except RuntimeError as error:
 if "--compile" in sys.argv:
     spec.write_ninja()
     folder = spec.build_dir
-    subprocess.run(["ninja", "-v", "-C", folder, "trtllm_moe_allreduce_fusion.cuda.o"], check=True, stdout=sys.stderr)
+    subprocess.run(
+        ["ninja", "-v", "-C", folder, "trtllm_moe_allreduce_fusion.cuda.o"], check=True, stdout=sys.stderr
+    )
     seen["object"] = str(folder / "trtllm_moe_allreduce_fusion.cuda.o")
 print(json.dumps(seen))

@@ -1,3 +1,4 @@
+# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
 """Make the real symmetric memory communicator on several compute capabilities; none has multicast memory."""
 
 from __future__ import annotations

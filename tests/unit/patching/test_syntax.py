@@ -66,7 +66,10 @@ def test_a_place_has_to_be_there_once() -> None:
         syntax.only(SOURCE, "z", "outer")
     with pytest.raises(syntax.NotFound, match=r"Wide\.twice is defined 2 times"):
         syntax.only(SOURCE, "z", "Wide.twice")
-    with pytest.raises(syntax.NotFound, match=r"Narrow\.f is not defined"):
+    twice = ast.parse("class A:\n    def f(self): ...\ndef A(): ...\n")
+    with pytest.raises(syntax.NotFound, match=r"A is defined 2 times \(lines 1, 3\)"):
+        syntax.definition(twice, "A.f")
+    with pytest.raises(syntax.NotFound, match=r"Narrow is not defined"):
         syntax.only(SOURCE, "z", "Narrow.f")
 
 

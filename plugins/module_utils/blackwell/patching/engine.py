@@ -10,6 +10,7 @@ import ast
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
@@ -259,14 +260,20 @@ class Installation:
             file: text for file in files if (text := _without(source, file, patch.id)) != source.text(file)
         }
 
+    @property
+    def roots(self) -> list[Path]:
+        """The folders of the packages, in the order in which they are locked. The first holds the journal."""
+        return sorted(package.root for package in self.packages.values())
+
+    def paths(self, patch: Patch) -> set[Path]:
+        """The files that some variant of ``patch`` changes, whether they are there or not."""
+        package = self.packages.get(patch.package)
+        return {package.root / file for file in patch.files} if package else set()
+
     def recover(self) -> list[str]:
         """Complete what a run that was cut off had begun: its files. The caller holds the locks."""
-        completed = []
-        for name, package in self.packages.items():
-            own = [patch for patch in self.patches if patch.package == name]
-            files = [package.root / file for patch in own for file in patch.files]
-            completed += transaction.recover(package.root, [file for file in files if file.is_file()])
-        return completed
+        files = [path for patch in self.patches for path in self.paths(patch) if path.is_file()]
+        return [path for root in self.roots for path in transaction.recover(root, files)]
 
     def changes(self) -> list[tuple[str, str, str]]:
         """(path, old text, new text) of each file whose text was changed in memory."""
@@ -530,9 +537,9 @@ def _run(
     with _locks(installation, shared=not write):
         recovered = installation.recover() if write else []
         before = installation.status(patches)
-        steps: list[tuple[Package, dict[str, str]]] = []
+        planned: dict[Path, bytes] = {}
         for found in before:
-            if any(set(found.patch.files) & set(texts) for _, texts in steps):
+            if planned.keys() & installation.paths(found.patch):
                 (found,) = installation.status([found.patch])
             try:
                 texts = plan(found)
@@ -541,26 +548,22 @@ def _run(
                     f"The patch {found.patch.id} cannot be taken out; nothing was changed",
                     found=f"{conflict.file} {conflict.reason}",
                 ) from conflict
-            if texts:
+            for file, text in texts.items():
                 source = installation.sources[found.patch.package]
-                for file, text in texts.items():
-                    source.change(file, text)
-                steps.append((source.package, texts))
-        after = installation.status(patches) if steps else before
+                source.change(file, text)
+                planned[source.package.root / file] = text.encode()
+        after = installation.status(patches) if planned else before
         if goal:
             _refuse([one for one in after if one.state not in goal], "cannot be made; nothing was changed")
-        if write:
-            for package, texts in steps:
-                transaction.write(
-                    package.root, {package.root / file: text.encode() for file, text in texts.items()}
-                )
+        if write and planned:
+            transaction.write(installation.roots[0], planned)
     return Outcome(before, after, installation.changes(), recovered)
 
 
 @contextlib.contextmanager
 def _locks(installation: Installation, *, shared: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for root in sorted(package.root for package in installation.packages.values()):
+        for root in installation.roots:
             stack.enter_context(transaction.locked(root, shared=shared))
         yield
 

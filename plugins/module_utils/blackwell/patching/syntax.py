@@ -77,12 +77,16 @@ def definition(tree: ast.Module, name: str) -> Definition:
     Raises:
         NotFound: it is not there, or a later definition of the same name would win over an earlier one.
     """
-    found = definitions(tree, name)
-    if not found:
-        raise NotFound(f"{name} is not defined")
-    if len(found) > 1:
-        lines = ", ".join(str(node.lineno) for node in found)
-        raise NotFound(f"{name} is defined {len(found)} times (lines {lines})")
+    parts = name.split(".")
+    found: list[Definition] = []
+    for depth in range(1, len(parts) + 1):
+        prefix = ".".join(parts[:depth])
+        found = definitions(tree, prefix)
+        if not found:
+            raise NotFound(f"{prefix} is not defined")
+        if len(found) > 1:
+            lines = ", ".join(str(node.lineno) for node in found)
+            raise NotFound(f"{prefix} is defined {len(found)} times (lines {lines})")
     return found[0]
 
 

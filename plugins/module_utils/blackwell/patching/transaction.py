@@ -1,4 +1,4 @@
-"""Change several files of a package together: all of them or none, even if the power fails in between.
+"""Change several files together: all of them or none, even if the power fails in between.
 
 Order of events: every new file is written beside its target and synced; a journal names them; one rename
 each; the journal goes. Whoever finds a journal finishes what it says. Renaming never writes through a hard
@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import OperatorError
 
 JOURNAL = ".blackwell-patch.journal"
-"""Name of the journal, in the package's folder."""
+"""Name of the journal, in the folder of one of the packages."""
 
 _FRESH = ".blackwell-patch"
 
@@ -58,7 +58,7 @@ def unfinished(root: Path) -> bool:
 
 
 def write(root: Path, files: Mapping[Path, bytes]) -> None:
-    """Give every file its new bytes, all or none. The caller holds the lock on ``root``.
+    """Give every file its new bytes, all or none. The caller holds the locks; ``root`` takes the journal.
 
     A symbolic link stays one: its target changes. Mode and owner stay. The file's byte code goes.
 
