@@ -37,7 +37,8 @@ sandbox-tools:
 .PHONY: sandbox-models
 sandbox-models: .sandbox/models/ready
 
-corpus := $(wildcard roles/throughput_check/files/prompts/*)
+# The tokenizer learns from what will be sent to the model.
+corpus := roles/throughput_check/files/prompts/prompts.jsonl
 .sandbox/models/ready: sandbox/make_models.py $(corpus) | .venv/ready
 	python sandbox/make_models.py .sandbox/models --corpus $(corpus)
 	touch $@

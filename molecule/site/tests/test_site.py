@@ -1,0 +1,76 @@
+"""After site.yml the real SGLang serves, speculates, is what the machine starts, and was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+URL = "http://127.0.0.1:30000"
+SENTENCE = (
+    " Hello from a tiny model that really runs inside this server - it has five layers, eight experts and"
+    " one vision tower; please do not ask me about anything else today!"
+)
+
+
+def post(host: Host, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    curl = "curl --silent --fail --max-time 60 --header 'Content-Type: application/json' --data %s %s"
+    answer = host.check_output(curl, json.dumps(body), URL + path)
+    result: dict[str, Any] = json.loads(answer)
+    return result
+
+
+def test_it_answers_with_the_whole_sentence(host: Host) -> None:
+    answer = post(
+        host,
+        "/v1/chat/completions",
+        {"model": "kimi-tiny", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0},
+    )
+    choice = answer["choices"][0]
+    assert choice["message"]["content"] == SENTENCE
+    assert choice["finish_reason"] == "stop"
+
+
+def test_the_drafter_is_believed(host: Host) -> None:
+    answer = post(
+        host, "/generate", {"text": "Hello", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}
+    )
+    assert answer["meta_info"]["spec_accept_length"] > 3
+    metrics = host.check_output(f"curl --silent --fail {URL}/metrics")
+    gauge = next(line for line in metrics.splitlines() if line.startswith("sglang:spec_accept_length{"))
+    assert float(gauge.rsplit(" ", 1)[1]) > 3
+
+
+def test_only_the_wanted_profile_runs_and_starts_at_boot(host: Host) -> None:
+    assert host.service("sglang@eagle3.service").is_running
+    assert host.service("sglang@eagle3.service").is_enabled
+    assert not host.service("sglang@baseline.service").is_running
+    assert not host.service("sglang@baseline.service").is_enabled
+
+
+def test_the_link_names_the_release_that_runs(host: Host) -> None:
+    accepted = host.check_output("readlink --canonicalize /opt/sglang/current")
+    pid = host.check_output("systemctl show --property=MainPID --value sglang@eagle3.service")
+    running = host.check_output(f"tr '\\0' ' ' < /proc/{pid}/cmdline")
+    assert running.startswith(f"{accepted}/venv/bin/python")
+
+
+@pytest.mark.parametrize("profile", ["eagle3", "baseline"])
+def test_both_profiles_were_measured(host: Host, profile: str) -> None:
+    results = host.check_output(f"find /var/lib/sglang/throughput -name '*.json' -path '*{profile}*'").split()
+    assert results
+    found = [json.loads(host.file(path).content_string) for path in results]
+    measured = [result for result in found if result.get("profile") == profile and result.get("points")]
+    assert measured
+    speculated = [point["runs"][0]["accept_length"] for point in measured[0]["points"]]
+    assert all(length > 3 for length in speculated) if profile == "eagle3" else set(speculated) == {1.0}
+
+
+def test_nothing_but_root_reads_the_environment(host: Host) -> None:
+    files = host.check_output("find /etc/sglang -name '*.env'").split()
+    assert files
+    for path in files:
+        assert host.file(path).mode == 0o600
+        assert host.file(path).user == "root"
