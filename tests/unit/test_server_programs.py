@@ -36,6 +36,22 @@ if __name__ == "__main__":
     raise SystemExit(process.exitcode)
 """
 
+HEALTH_SERVER = """
+import http.server, json, sys
+
+answers = iter([503, 503, 200, 200, 200])
+
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(next(answers, 503))
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+
+config = dict(line.split(": ") for line in open(sys.argv[2]))
+http.server.HTTPServer(("127.0.0.1", int(config["port"])), Health).serve_forever()
+"""
+
 
 @pytest.fixture
 def programs(repository: Path) -> Path:
@@ -61,7 +77,7 @@ def served(programs: Path, tmp_path: Path) -> str:
     (cache / "kernel.so").touch()
     with (cache / "held.lock").open("w"):
         done = subprocess.run(
-            [sys.executable, str(deployment / "serve.py"), "--config", str(config)],
+            [sys.executable, str(deployment / "serve.py"), "0", "--config", str(config)],
             cwd=cache,
             env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
             capture_output=True,
@@ -93,6 +109,37 @@ def test_the_deployment_is_no_place_for_modules(served: str) -> None:
 
 def test_stale_locks_are_removed_by_name(served: str) -> None:
     assert "Removing the stale lock file" in served
+
+
+def test_the_watchdog_hears_of_every_answer_and_of_nothing_else(programs: Path, tmp_path: Path) -> None:
+    # Stands for SGLang: /health fails at first, answers three times, then fails for good.
+    package = tmp_path / "site" / "sglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "launch_server.py").write_text(HEALTH_SERVER)
+    port = free_port()
+    config = tmp_path / "eagle3.yaml"
+    config.write_text(f'host: "0.0.0.0"\nport: {port}\n')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        process = subprocess.Popen(
+            [sys.executable, str(programs / "serve.py"), "1", "--config", str(config)],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(tmp_path / "site"),
+                "NOTIFY_SOCKET": str(tmp_path / "notify"),
+                "http_proxy": "http://127.0.0.1:9",
+            },
+        )
+        heard = [systemd.recv(100).decode() for _ in range(4)]
+        systemd.settimeout(1)
+        with pytest.raises(TimeoutError):
+            systemd.recv(100)
+        process.kill()
+        process.wait()
+    assert heard == ["WATCHDOG_USEC=1000000", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Run SGLang with the API keys kept out of its log.
+"""Run SGLang as a service: keys out of its log, stale locks out of its way, systemd's watchdog on it.
 
-    serve.py --config FILE
+    serve.py SILENCE --config FILE
 
-SGLang logs all of its arguments when it starts, keys included. The change is made where log records are born,
-so it holds for every logger and every release. Otherwise this is `python -m sglang.launch_server` with the
-same arguments; the processes that SGLang spawns import `sglang.launch_server` as they always do.
+SILENCE is how many seconds the server may go without answering /health once it has answered, 0 for ever. The
+rest is `python -m sglang.launch_server` with the same arguments: it runs in this process, and the processes
+that it spawns import `sglang.launch_server` as they always do.
 """
 
 from __future__ import annotations
@@ -13,19 +13,28 @@ import json
 import logging
 import os
 import runpy
+import socket
 import sys
+import threading
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 
-def keys_in(config: Path) -> list[str]:
-    """The API keys in a configuration file of ours: one `flag: "value"` a line."""
-    entries = (line.partition(": ") for line in config.read_text(encoding="utf-8").splitlines())
-    return [json.loads(value) for name, _, value in entries if name in ("api-key", "admin-api-key")]
+def read_config(config: Path) -> dict[str, Any]:
+    """The arguments in a configuration file of ours: one `flag: value` a line, the value in JSON."""
+    entries = (line.partition(": ") for line in config.read_text(encoding="utf-8").split("\n"))
+    return {name: json.loads(value) for name, _, value in entries if value and not name.startswith("#")}
 
 
 def redact_log_records(secrets: list[str]) -> None:
-    """Replace the secrets in the message of every log record of this process."""
+    """Replace the secrets in the message of every log record of this process.
+
+    SGLang logs all of its arguments when it starts, keys included. The change is made where records are born,
+    so it
+    holds for every logger and every release.
+    """
     make_record = logging.getLogRecordFactory()
 
     def make_redacted_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -60,10 +69,44 @@ def remove_stale_locks(cache: Path) -> None:
                 file.unlink()
 
 
-if __name__ == "__main__":
-    secrets = keys_in(Path(sys.argv[sys.argv.index("--config") + 1]))
+def watch(url: str, silence: float) -> None:
+    """Tell systemd's watchdog whenever the server answers; it restarts a server that is alive and answers
+    nothing.
+
+    Until the first answer the unit's own limit holds, which is that of a start. /health is a real generation
+    of one
+    token, or the proof that others are under way.
+    """
+    address = os.environ["NOTIFY_SOCKET"].replace("@", "\0", 1)
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    answered = False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.connect(address)
+        while True:
+            time.sleep(silence / 10)
+            try:
+                direct.open(f"{url}/health", timeout=silence / 10 + 25).close()
+            except OSError:  # an HTTP error as well
+                continue
+            if not answered:
+                systemd.send(f"WATCHDOG_USEC={int(silence * 1_000_000)}".encode())
+                answered = True
+            systemd.send(b"WATCHDOG=1")
+
+
+def main() -> None:
+    silence = float(sys.argv.pop(1))
+    config = read_config(Path(sys.argv[sys.argv.index("--config") + 1]))
+    secrets = [config[name] for name in ("api-key", "admin-api-key") if name in config]
     if secrets:
         redact_log_records(secrets)
     remove_stale_locks(Path.cwd())
+    if silence and "NOTIFY_SOCKET" in os.environ:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config["host"], config["host"])
+        threading.Thread(target=watch, args=(f"http://{host}:{config['port']}", silence), daemon=True).start()
     del sys.path[0]  # this file's folder, which holds no module for SGLang
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
