@@ -1,0 +1,76 @@
+"""Whether an SGLang server still has requests to answer.
+
+SGLang's gauges in /metrics keep the value of the last log interval, so its ``/get_load`` is asked, which counts at that
+moment. It does not count a request that has only just arrived, so an idle server has to be seen idle for a while.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# Longer than a request takes from the socket to the scheduler.
+QUIET = 2.0
+INTERVAL = 0.5
+TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How a wait ended.
+
+    Attributes:
+        left: requests that were open at its end.
+        seconds: how long it took.
+    """
+
+    left: int
+    seconds: float
+
+
+def count(url: str, key: str) -> int:
+    """How many requests run or wait on a server; 0 when it does not answer, for then nothing is to be waited for."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(
+            urllib.request.Request(f"{url}/get_load", headers=headers), timeout=TIMEOUT
+        ) as answer:
+            ranks: list[dict[str, Any]] = json.load(answer)
+        return sum(int(rank["num_reqs"]) for rank in ranks)
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return 0
+
+
+def wait(
+    look: Callable[[], int],
+    *,
+    timeout: float,
+    quiet: float = QUIET,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Wait:
+    """Wait until no request is open for a while, or the time is over.
+
+    Args:
+        look: how many requests are open now.
+        timeout: how long to wait at most, in seconds.
+        quiet: how long it has to be idle, in seconds.
+        clock, sleep: time.
+    """
+    began = clock()
+    idle_since: float | None = None
+    while True:
+        left, now = look(), clock()
+        if left:
+            idle_since = None
+        elif idle_since is None:
+            idle_since = now
+        if (idle_since is not None and now - idle_since >= quiet) or now - began >= timeout:
+            return Wait(left, round(now - began, 1))
+        sleep(INTERVAL)

@@ -1,0 +1,195 @@
+"""Receipts: one JSON file for each rollout on each host, on the host and on the controller.
+
+A receipt says what was asked for and by whom, what was found, how each phase went and how long it took, what was
+measured, what came of it, and for how long the host gave no answer. ``docs/schemas/rollout-receipt.schema.json``
+describes every field. While a rollout runs its receipt is ``pending.json``; one that is found later belongs to a run
+that was broken off, and the next receipt says so.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import OperatorError
+from .files import replace
+from .server import redact, redact_environment
+
+SCHEMA = 1
+PENDING = "pending.json"
+
+# How a rollout on a host can end.
+ACCEPTED = "accepted"
+RETURNED = "returned"
+DOWN = "down"
+OUTCOMES = (ACCEPTED, RETURNED, DOWN)
+
+# Expected times come from so many earlier receipts.
+REMEMBERED = 10
+
+
+def name_of(began: float, host: str) -> str:
+    """The receipt's id, in the order of time: ``20260225T101500Z-gpu-1``."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began))}-{host}"
+
+
+def begin(folder: Path, host: str, *, now: float) -> dict[str, Any]:
+    """Note that a rollout begins; returns the pending receipt.
+
+    One that is pending already was broken off: the new one keeps its beginning and counts it.
+    """
+    broken = _read(folder / PENDING) or {}
+    pending = {
+        "schema": SCHEMA,
+        "id": name_of(now, host),
+        "host": host,
+        "began": now,
+        "first_began": broken.get("first_began", now),
+        "broken_runs": broken.get("broken_runs", -1) + 1,
+    }
+    replace(folder / PENDING, _text(pending))
+    return pending
+
+
+def end(
+    folder: Path,
+    *,
+    outcome: str,
+    reason: str,
+    marks: Sequence[Mapping[str, Any]],
+    outage: Mapping[str, Any] | None,
+    content: Mapping[str, Any],
+    secrets: Iterable[str],
+    keep: int,
+    now: float,
+) -> dict[str, Any]:
+    """Write the receipt of the rollout that is pending.
+
+    Args:
+        folder: where receipts are on the host.
+        outcome: one of ``OUTCOMES``.
+        reason: why it was not accepted; empty when it was.
+        marks: the beginnings of phases, each with ``phase`` and ``at``, in seconds since the epoch.
+        outage: what the probe wrote, ``last_good`` and ``first_good``; None without one.
+        content: ``requested``, ``found``, ``serves``, ``fingerprint``, ``result``, ``verdict``, ``settings``.
+        secrets: texts that must not appear.
+        keep: how many receipts stay.
+        now: seconds since the epoch.
+
+    Raises:
+        OperatorError: no rollout is pending.
+    """
+    pending = _read(folder / PENDING)
+    if pending is None:
+        raise OperatorError(
+            "No rollout is pending on this host",
+            found=f"no {folder / PENDING}",
+            expected="a rollout that has begun",
+            remedy="run site.yml or upgrade.yml, which write receipts themselves",
+        )
+    phases = phases_of(marks, now)
+    receipt = {
+        **pending,
+        "ended": now,
+        "outcome": outcome,
+        "reason": reason,
+        "phases": phases,
+        "outage": outage_of(outage),
+        "rollback_s": next((phase["seconds"] for phase in phases if phase["phase"] == "return"), None),
+        **content,
+    }
+    environment = receipt["requested"]["environment"]
+    receipt["requested"] = {**receipt["requested"], "environment": _without_secrets(environment)}
+    receipt = dict(json.loads(redact(json.dumps(receipt), secrets)))
+    replace(folder / f"{receipt['id']}.json", _text(receipt))
+    (folder / PENDING).unlink()
+    for old in read_all(folder)[keep:]:
+        (folder / f"{old['id']}.json").unlink(missing_ok=True)
+    return receipt
+
+
+def phases_of(marks: Sequence[Mapping[str, Any]], now: float) -> list[dict[str, Any]]:
+    """Each phase with its beginning and its seconds: a phase ends where the next begins."""
+    ends = [mark["at"] for mark in marks[1:]] + [now]
+    return [
+        {"phase": mark["phase"], "began": mark["at"], "seconds": round(ended - mark["at"], 1)}
+        for mark, ended in zip(marks, ends)
+    ]
+
+
+def outage_of(seen: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """From the last good answer before to the first good one after, in seconds; None when one of them is missing."""
+    if not seen or not seen.get("last_good") or not seen.get("first_good"):
+        return None
+    last, first = float(seen["last_good"]), float(seen["first_good"])
+    return {"last_good": last, "first_good": first, "seconds": round(first - last, 2)}
+
+
+def read_all(folder: Path) -> list[dict[str, Any]]:
+    """All receipts in a folder, newest first. A file that is no receipt is passed over."""
+    files = sorted((file for file in folder.glob("*Z-*.json")), reverse=True)
+    return [receipt for file in files if (receipt := _read(file)) and receipt.get("schema") == SCHEMA]
+
+
+def expected(receipts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """What each phase usually takes on this host, and the outage: medians of the last accepted rollouts, in seconds."""
+    accepted = [receipt for receipt in receipts if receipt["outcome"] == ACCEPTED][:REMEMBERED]
+    seconds: dict[str, list[float]] = {}
+    for receipt in accepted:
+        for phase in receipt["phases"]:
+            seconds.setdefault(phase["phase"], []).append(phase["seconds"])
+        if receipt["outage"]:
+            seconds.setdefault("outage", []).append(receipt["outage"]["seconds"])
+    return {phase: round(statistics.median(values), 1) for phase, values in seconds.items()}
+
+
+def differences(receipt: Mapping[str, Any], running: Mapping[str, Any]) -> list[str]:
+    """What runs now, and did not when the receipt was written; empty when all is as it was.
+
+    Args:
+        receipt: the last accepted one.
+        running: ``deployment`` and ``files`` of the running process, and ``release`` of the link ``current``.
+    """
+    serves = receipt["serves"] or {}
+    found = []
+    if running.get("deployment") != serves.get("deployment"):
+        found.append(
+            f"{running.get('deployment') or 'nothing that was recorded'} runs, not {serves.get('deployment')}"
+        )
+    files, then = running.get("files") or {}, receipt["requested"]["files"]
+    found += [
+        f"{name} is another one" for name in sorted(set(files) & set(then)) if files[name] != then[name]
+    ]
+    if running.get("release") != serves.get("release"):
+        found.append(f"current is {running.get('release') or 'missing'}, not {serves.get('release')}")
+    if running.get("fingerprint") and receipt["fingerprint"].get("digest") not in (
+        None,
+        running["fingerprint"],
+    ):
+        found.append("the host is another one: hardware, driver or kernel settings changed (fingerprint)")
+    return found
+
+
+def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Values of variables with telling names (``HF_TOKEN``) are replaced, as in the diff of an environment file."""
+    shown = {name: redact_environment(f"{name}={value}").strip() for name, value in environment.items()}
+    return {
+        name: value if shown[name] == f"{name}={value}".strip() else "********"
+        for name, value in environment.items()
+    }
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,161 @@
+#!/usr/bin/python
+# Copyright the Blackwell SGLang contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Begin and end the receipt of a rollout on a host, or read the last ones."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rollout_receipt
+short_description: Write the receipt of a rollout on a host
+description:
+  - A receipt says what was asked for, what was found, how long each phase took, what was measured and what came
+    of it. See docs/rollout.md.
+author: Blackwell SGLang contributors
+options:
+  folder:
+    description: Where receipts are on the host.
+    type: path
+    default: /var/lib/sglang/receipts
+  state:
+    description:
+      - V(begun) notes that a rollout begins. If one was broken off before, the receipt will say so.
+      - V(ended) writes the receipt.
+      - V(read) only reads the receipts that are there.
+    type: str
+    required: true
+    choices: [begun, ended, read]
+  host:
+    description: The host's name in the inventory.
+    type: str
+  outcome:
+    description: How it ended.
+    type: str
+    choices: [accepted, returned, down]
+  reason:
+    description: Why it was not accepted.
+    type: str
+    default: ""
+  marks:
+    description: The beginnings of phases, each with C(phase) and C(at), in seconds since the epoch.
+    type: list
+    elements: dict
+    default: []
+  outage_file:
+    description: What the probe of the outage wrote.
+    type: path
+  content:
+    description: The other fields of the receipt.
+    type: dict
+    default: {}
+  secrets:
+    description: Texts that must not appear in it.
+    type: list
+    elements: str
+    default: []
+  keep:
+    description: How many receipts stay on the host.
+    type: int
+    default: 50
+attributes:
+  check_mode:
+    description: Only reads.
+    support: full
+  diff_mode:
+    description: A receipt is a new file, so there is no difference to show.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Read the receipts
+  rollout_receipt:
+    state: read
+"""
+
+RETURN = r"""
+receipt:
+  description: The receipt that was written, or the newest one.
+  returned: unless O(state=begun); null if there is none
+  type: dict
+accepted:
+  description: The newest receipt of a rollout that was accepted.
+  returned: O(state=read), null if there is none
+  type: dict
+pending:
+  description: What is known of the rollout that runs now, or was broken off.
+  returned: O(state=begun)
+  type: dict
+expected:
+  description: What each phase and the outage usually take on this host, in seconds.
+  returned: O(state=begun) and O(state=read)
+  type: dict
+"""
+
+import json
+import time
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.blackwell import receipt
+from ansible.module_utils.blackwell.errors import OperatorError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "folder": {"type": "path", "default": "/var/lib/sglang/receipts"},
+            "state": {"type": "str", "required": True, "choices": ["begun", "ended", "read"]},
+            "host": {"type": "str"},
+            "outcome": {"type": "str", "choices": list(receipt.OUTCOMES)},
+            "reason": {"type": "str", "default": ""},
+            "marks": {"type": "list", "elements": "dict", "default": []},
+            "outage_file": {"type": "path"},
+            "content": {"type": "dict", "default": {}},
+            "secrets": {"type": "list", "elements": "str", "default": [], "no_log": True},
+            "keep": {"type": "int", "default": 50},
+        },
+        required_if=[("state", "begun", ["host"]), ("state", "ended", ["outcome"])],
+        supports_check_mode=True,
+    )
+    given = module.params
+    folder = Path(given["folder"])
+    earlier = receipt.read_all(folder)
+    if module.check_mode or given["state"] == "read":
+        accepted = [entry for entry in earlier if entry["outcome"] == receipt.ACCEPTED]
+        module.exit_json(
+            changed=given["state"] != "read",
+            pending={},
+            receipt=earlier[0] if earlier else None,
+            accepted=accepted[0] if accepted else None,
+            expected=receipt.expected(earlier),
+        )
+    if given["state"] == "begun":
+        pending = receipt.begin(folder, given["host"], now=time.time())
+        module.exit_json(changed=True, pending=pending, expected=receipt.expected(earlier))
+    try:
+        written = receipt.end(
+            folder,
+            outcome=given["outcome"],
+            reason=given["reason"],
+            marks=[{"phase": mark["phase"], "at": float(mark["at"])} for mark in given["marks"]],
+            outage=_outage(given["outage_file"]),
+            content=given["content"],
+            secrets=given["secrets"],
+            keep=given["keep"],
+            now=time.time(),
+        )
+    except OperatorError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=True, receipt=written)
+
+
+def _outage(file: str | None) -> dict[str, float] | None:
+    try:
+        return dict(json.loads(Path(file).read_text())) if file else None
+    except (OSError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+#!/usr/bin/python
+# Copyright the Blackwell SGLang contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Wait until an SGLang server has no open requests."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: server_inflight
+short_description: Wait until an SGLang server has no open requests
+description:
+  - Waits until the server has been idle for two seconds, or the time is over. Does not fail then; what is open is
+    returned. SGLang itself waits for open requests when it is stopped.
+author: Blackwell SGLang contributors
+options:
+  config:
+    description: The configuration file of the running deployment, for address and key.
+    type: path
+    required: true
+  timeout:
+    description: How long to wait at most, in seconds.
+    type: float
+    required: true
+attributes:
+  check_mode:
+    description: Changes nothing, so it does the same in check mode.
+    support: full
+  diff_mode:
+    description: Changes nothing, so there is no difference to show.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Wait for open requests
+  server_inflight:
+    config: /etc/sglang/0.5.9-0123456789ab-01234567/eagle3.yaml
+    timeout: 600
+"""
+
+RETURN = r"""
+left:
+  description: Requests that were still open.
+  returned: always
+  type: int
+seconds:
+  description: How long it took.
+  returned: always
+  type: float
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.blackwell import inflight
+from ansible.module_utils.blackwell.readiness import server_url
+from ansible.module_utils.blackwell.server import read_config
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "config": {"type": "path", "required": True},
+            "timeout": {"type": "float", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    config = Path(module.params["config"])
+    arguments = read_config(config.read_text(encoding="utf-8")) if config.exists() else {}
+    url, key = server_url(arguments), str(arguments.get("api_key", ""))
+    timeout = 0.0 if module.check_mode else module.params["timeout"]
+    done = inflight.wait(lambda: inflight.count(url, key), timeout=timeout)
+    module.exit_json(changed=False, left=done.left, seconds=done.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What a receipt holds, whatever happened to the rollout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell import inflight, receipt
+from blackwell.errors import OperatorError
+
+SECRET = "a-key-of-sixteen-or-more"
+MARKS = [
+    {"phase": "drain", "at": 100.0},
+    {"phase": "start", "at": 103.0},
+    {"phase": "prove", "at": 133.5},
+    {"phase": "restore", "at": 160.0},
+]
+
+
+def content(**given: Any) -> dict[str, Any]:
+    return {
+        "requested": {
+            "by": "root", "sglang_version": "0.5.10.post1", "engine": "cpu", "release": "0.5.10.post1-aaaaaaaaaaaa",
+            "digests": {"lock": "1", "patches": "2", "engine": "3", "toolkit": "wheels", "python": "3.11"},
+            "deployment": "0.5.10.post1-aaaaaaaaaaaa-bbbbbbbb", "profile": "eagle3", "files": {"eagle3.yaml": "4"},
+            "arguments": {"port": 30000}, "environment": {"HF_TOKEN": SECRET},
+        },
+        "found": {"deployment": "old", "profile": "eagle3", "release": "old", "history": []},
+        "serves": {"deployment": "0.5.10.post1-aaaaaaaaaaaa-bbbbbbbb", "profile": "eagle3",
+                   "release": "0.5.10.post1-aaaaaaaaaaaa", "history": []},
+        "fingerprint": {"digest": "0123456789ab", "parts": {"engine": "cpu"}},
+        "result": None,
+        "verdict": None,
+        **given,
+    }  # fmt: skip
+
+
+def write(folder: Path, *, began: float = 99.0, outcome: str = "accepted", **given: Any) -> dict[str, Any]:
+    receipt.begin(folder, "gpu-1", now=began)
+    arguments: dict[str, Any] = {
+        "outcome": outcome,
+        "reason": "",
+        "marks": MARKS,
+        "outage": {"last_good": 104.0, "first_good": 131.25},
+        "content": content(),
+        "secrets": [SECRET],
+        "keep": 50,
+        "now": 162.0,
+        **given,
+    }
+    return receipt.end(folder, **arguments)
+
+
+@pytest.fixture
+def schema(repository: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((repository / "docs/schemas/rollout-receipt.schema.json").read_text())
+    return loaded
+
+
+def test_a_receipt_is_as_its_schema_says(tmp_path: Path, schema: dict[str, Any]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(write(tmp_path), schema)
+    failed = write(
+        tmp_path,
+        began=200.0,
+        outcome="down",
+        reason="it hangs",
+        outage=None,
+        content=content(serves=None, found=None),
+    )
+    jsonschema.validate(failed, schema)
+
+
+def test_a_phase_lasts_until_the_next_one_begins(tmp_path: Path) -> None:
+    phases = {phase["phase"]: phase["seconds"] for phase in write(tmp_path)["phases"]}
+    assert phases == {"drain": 3.0, "start": 30.5, "prove": 26.5, "restore": 2.0}
+
+
+def test_the_outage_goes_from_the_last_good_answer_to_the_first_good_one(tmp_path: Path) -> None:
+    assert write(tmp_path)["outage"]["seconds"] == 27.25
+
+
+@pytest.mark.parametrize("seen", [None, {}, {"last_good": 1.0}, {"first_good": 1.0}])
+def test_an_outage_of_which_an_end_was_not_seen_is_unknown_and_not_zero(seen: Any) -> None:
+    assert receipt.outage_of(seen) is None
+
+
+def test_the_time_of_a_return_is_named(tmp_path: Path) -> None:
+    marks = [*MARKS[:2], {"phase": "return", "at": 140.0}]
+    assert write(tmp_path, outcome="returned", marks=marks)["rollback_s"] == 22.0
+    assert write(tmp_path)["rollback_s"] is None
+
+
+def test_no_secret_is_in_a_receipt(tmp_path: Path) -> None:
+    write(tmp_path, reason=f"401 for Bearer {SECRET}")
+    assert all(SECRET not in file.read_text() for file in tmp_path.iterdir())
+
+
+def test_a_variable_with_a_telling_name_is_in_no_receipt(tmp_path: Path) -> None:
+    requested = {**content()["requested"], "environment": {"HF_TOKEN": "not-listed", "HF_HUB_OFFLINE": "1"}}
+    receipt_ = write(tmp_path, content=content(requested=requested))
+    assert receipt_["requested"]["environment"] == {"HF_TOKEN": "********", "HF_HUB_OFFLINE": "1"}
+
+
+def test_a_rollout_that_was_broken_off_is_counted_by_the_one_that_ends(tmp_path: Path) -> None:
+    receipt.begin(tmp_path, "gpu-1", now=10.0)
+    receipt.begin(tmp_path, "gpu-1", now=20.0)
+    ended = write(tmp_path, began=30.0)
+    assert ended["broken_runs"] == 2 and ended["first_began"] == 10.0
+    assert not (tmp_path / receipt.PENDING).exists()
+    assert write(tmp_path, began=40.0)["broken_runs"] == 0
+
+
+def test_a_receipt_needs_a_rollout_that_has_begun(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="No rollout is pending"):
+        receipt.end(
+            tmp_path,
+            outcome="accepted",
+            reason="",
+            marks=[],
+            outage=None,
+            content={},
+            secrets=[],
+            keep=1,
+            now=1.0,
+        )
+
+
+def test_the_oldest_receipts_go(tmp_path: Path) -> None:
+    for began in (100.0, 200.0, 300.0):
+        write(tmp_path, began=began, keep=2)
+    assert [entry["began"] for entry in receipt.read_all(tmp_path)] == [300.0, 200.0]
+
+
+def test_what_is_usual_comes_from_accepted_rollouts_only(tmp_path: Path) -> None:
+    write(tmp_path, began=100.0)
+    write(tmp_path, began=200.0, outcome="returned", marks=[{"phase": "start", "at": 0.0}])
+    usual = receipt.expected(receipt.read_all(tmp_path))
+    assert usual["start"] == 30.5 and usual["outage"] == 27.2
+
+
+def running(**given: Any) -> dict[str, Any]:
+    serves = content()["serves"]
+    return {"deployment": serves["deployment"], "files": {"eagle3.yaml": "4"}, "release": serves["release"],
+            "fingerprint": "0123456789ab", **given}  # fmt: skip
+
+
+def test_what_runs_as_accepted_differs_in_nothing(tmp_path: Path) -> None:
+    assert receipt.differences(write(tmp_path), running()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"deployment": "other"}, "other runs"),
+        ({"deployment": None}, "nothing that was recorded runs"),
+        ({"files": {"eagle3.yaml": "5"}}, "eagle3.yaml is another one"),
+        ({"release": "other"}, "current is other"),
+        ({"fingerprint": "ba9876543210"}, "fingerprint"),
+    ],
+)
+def test_each_difference_is_named(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    found = receipt.differences(write(tmp_path), running(**given))
+    assert len(found) == 1 and said in found[0]
+
+
+def test_the_module_begins_ends_and_reads(run_module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    folder = {"folder": str(tmp_path / "receipts")}
+    assert run_module("rollout_receipt", {**folder, "state": "read"})["receipt"] is None
+    assert run_module("rollout_receipt", {**folder, "state": "begun", "host": "gpu-1"}, check=True)["changed"]
+    assert not (tmp_path / "receipts").exists()
+    assert (
+        run_module("rollout_receipt", {**folder, "state": "begun", "host": "gpu-1"})["pending"]["broken_runs"]
+        == 0
+    )
+    (tmp_path / "seen").write_text('{"last_good": 1, "first_good": 3}')
+    ended = {"state": "ended", "outcome": "accepted", "marks": MARKS, "content": content()}
+    done = run_module("rollout_receipt", {**folder, **ended, "outage_file": str(tmp_path / "seen")})
+    assert done["receipt"]["outage"]["seconds"] == 2
+    assert run_module("rollout_receipt", {**folder, "state": "read"})["accepted"] == done["receipt"]
+    again = run_module("rollout_receipt", {**folder, **ended})
+    assert again["failed"] and "pending" in again["msg"]
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def wait_for(loads: list[int], timeout: float = 60.0) -> inflight.Wait:
+    clock, left = Clock(), iter(loads)
+    return inflight.wait(
+        lambda: next(left, loads[-1]), timeout=timeout, quiet=2.0, clock=clock, sleep=clock.sleep
+    )
+
+
+def test_an_idle_server_is_waited_for_until_it_was_idle_for_a_while() -> None:
+    assert wait_for([0]) == inflight.Wait(left=0, seconds=2.0)
+
+
+def test_a_request_that_comes_late_begins_the_wait_anew() -> None:
+    assert wait_for([2, 0, 0, 1, 0]).seconds == 4.0
+
+
+def test_requests_that_do_not_end_are_told_when_the_time_is_over() -> None:
+    assert wait_for([3], timeout=10.0) == inflight.Wait(left=3, seconds=10.0)
