@@ -398,10 +398,15 @@ class StandIn:
             else:
                 text = self._text(request, tokens)[len(self._text(request, before)) :]
                 delta = {"delta": {"role": None, "content": text}} if request.chat else {"text": text}
-                yield {"object": "chunk", "choices": [{"index": 0, **delta}], "usage": None}
+                choice: dict[str, Any] = {"index": 0, **delta, "logprobs": None, "finish_reason": None}
+                yield {**request.envelope(chunk=True), "choices": [choice], "usage": None}
             before = tokens
+        if not request.native:
+            end: dict[str, Any] = {"delta": {"role": None, "content": None}} if request.chat else {"text": ""}
+            choice = {"index": 0, **end, "logprobs": None, "finish_reason": "length"}
+            yield {**request.envelope(chunk=True), "choices": [choice], "usage": None}
         if request.usage:
-            yield {"object": "chunk", "choices": [], "usage": self._usage(request, before)}
+            yield {**request.envelope(chunk=True), "choices": [], "usage": self._usage(request, before)}
 
     def _whole(self, request: _Request, tokens: int, cached: int) -> dict[str, Any]:
         text = self._text(request, tokens)
@@ -420,7 +425,7 @@ class StandIn:
             choice |= {"finish_reason": "tool_calls", "message": {"content": None, "tool_calls": [call]}}
         else:
             choice["message"] = {"content": text, "reasoning_content": None, "tool_calls": None}
-        return {"object": "answer", "choices": [choice], "usage": self._usage(request, tokens)}
+        return {**request.envelope(chunk=False), "choices": [choice], "usage": self._usage(request, tokens)}
 
     def _usage(self, request: _Request, tokens: int) -> dict[str, int]:
         prompt = math.ceil(len(request.prompt) / self.behaviour.chars_per_token)
@@ -457,6 +462,11 @@ class _Request:
             usage=bool((asked.get("stream_options") or {}).get("include_usage")),
             tools=asked.get("tools") or [],
         )
+
+    def envelope(self, *, chunk: bool) -> dict[str, Any]:
+        """What all answers of the OpenAI interface begin with."""
+        kind = f"chat.completion{'.chunk' if chunk else ''}" if self.chat else "text_completion"
+        return {"id": "0", "object": kind, "created": 0, "model": "stand-in"}
 
 
 async def _one(item: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:

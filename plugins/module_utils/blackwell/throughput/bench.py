@@ -201,18 +201,23 @@ class Bench:
             # The program opens the pipe by name, and the kernel checks that against the pipe's owner.
             os.fchown(send, self._account.pw_uid, self._account.pw_gid)
             account = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
-        self._process = subprocess.Popen(
-            [self._python, "-c", _DRIVER],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            env=self._environment,
-            cwd=self._scratch.name,
-            text=True,
-            pass_fds=[send],
-            **account,
-        )
-        os.close(send)
+        try:
+            self._process = subprocess.Popen(
+                [self._python, "-c", _DRIVER],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                env=self._environment,
+                cwd=self._scratch.name,
+                text=True,
+                pass_fds=[send],
+                **account,
+            )
+        except OSError as error:
+            os.close(self._results)
+            raise self._failure(str(error)) from error
+        finally:
+            os.close(send)
         return self._process
 
     def _read_line(self, process: subprocess.Popen[str], limit_s: float) -> bytes:
