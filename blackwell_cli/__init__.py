@@ -1,0 +1,1 @@
+"""The command line tool: starts rollouts, shows how they go, and reads their receipts."""

@@ -1,0 +1,92 @@
+"""Receipts for people: a list, and what differs between two."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from blackwell import explain as differences
+from blackwell import receipt as receipts
+from rich.console import Console
+from rich.table import Table
+
+FOLDER = Path(__file__).resolve().parents[1] / "reports" / "receipts"
+COLOURS = {"accepted": "green", "returned": "yellow", "down": "red"}
+
+
+class NotFound(Exception):
+    """No receipt is meant by what was given."""
+
+
+def find(folder: Path, name: str) -> dict[str, Any]:
+    """A receipt by file, by id, or by ``host`` and ``host~N``: the N-th before its newest.
+
+    Raises:
+        NotFound: there is none.
+    """
+    file = Path(name)
+    if file.is_file():
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return content
+    host, _, back = name.partition("~")
+    of_host = receipts.read_all(folder / host)
+    place = int(back) if back.isdigit() else 0
+    if place < len(of_host):
+        return of_host[place]
+    for candidate in folder.glob(f"*/{name}.json"):
+        return dict(json.loads(candidate.read_text(encoding="utf-8")))
+    hosts = ", ".join(sorted(entry.name for entry in folder.glob("*"))) or "none"
+    raise NotFound(f"There is no receipt {name} in {folder}. Hosts with receipts: {hosts}.")
+
+
+def show(console: Console, folder: Path, host: str | None) -> int:
+    """The list, newest first."""
+    folders = [folder / host] if host else sorted(folder.glob("*"))
+    found = sorted(
+        (entry for each in folders for entry in receipts.read_all(each)), key=lambda entry: -entry["began"]
+    )
+    if not found:
+        console.print(f"There are no receipts in {folder}{f' of {host}' if host else ''}.")
+        return 1
+    table = Table(
+        "began (UTC)", "host", "outcome", "release", "profile", "seconds", "outage", "reason", box=None
+    )
+    for entry in found:
+        colour = COLOURS[entry["outcome"]]
+        table.add_row(
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(entry["began"])),
+            entry["host"],
+            f"[{colour}]{entry['outcome']}[/]",
+            entry["requested"]["release"],
+            entry["requested"]["profile"],
+            f"{entry['ended'] - entry['began']:.0f}",
+            f"{entry['outage']['seconds']:.1f}" if entry["outage"] else "-",
+            entry["reason"].splitlines()[0][:60] if entry["reason"] else "",
+        )
+    console.print(table)
+    return 0
+
+
+def explain(console: Console, folder: Path, before: str, after: str) -> int:
+    """What differs between two of them. Status 1 when nothing does, 2 when one is missing."""
+    try:
+        old, new = find(folder, before), find(folder, after)
+    except NotFound as error:
+        console.print(str(error), style="red")
+        return 2
+    console.print(f"{old['id']} ({old['outcome']})  ->  {new['id']} ({new['outcome']})\n")
+    found = differences.explain(old, new)
+    causes = Table("", "what", "before", "after", "meaning", box=None, title="Causes, the most likely first")
+    for place, difference in enumerate(found, 1):
+        causes.add_row(str(place), difference.name, difference.before, difference.after, difference.why)
+    console.print(
+        causes if found else "Nothing differs that could be a cause: release, settings and host are the same."
+    )
+    figures = Table("", "before", "after", "change", box=None, title="What came of it")
+    for name, was, now in differences.effects(old, new):
+        change = f"{(now / was - 1) * 100:+.0f} %" if was and now is not None else ""
+        figures.add_row(name, *("-" if value is None else f"{value:.2f}" for value in (was, now)), change)
+    console.print(figures)
+    return 0 if found else 1

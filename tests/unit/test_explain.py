@@ -1,0 +1,174 @@
+"""What the command line tool says about receipts, and how it follows a rollout."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell import explain
+from rich.console import Console
+
+from blackwell_cli import progress, receipts
+
+
+def receipt(**given: Any) -> dict[str, Any]:
+    return {
+        "schema": 1, "id": "20260225T101500Z-gpu-1", "host": "gpu-1", "began": 1772014500.0,
+        "first_began": 1772014500.0, "broken_runs": 0, "ended": 1772014800.0, "outcome": "accepted", "reason": "", "rollback_s": None,
+        "phases": [{"phase": "start", "began": 1772014510.0, "seconds": 240.0}],
+        "outage": {"last_good": 1.0, "first_good": 241.0, "seconds": 240.0},
+        "requested": {
+            "by": "root", "sglang_version": "0.5.9", "engine": "cuda", "release": "0.5.9-aaaaaaaaaaaa",
+            "digests": {"lock": "1", "patches": "2", "engine": "3", "toolkit": "wheels", "python": "3.12"},
+            "deployment": "0.5.9-aaaaaaaaaaaa-00000000", "profile": "eagle3", "files": {},
+            "arguments": {"attention_backend": "triton", "port": 30000},
+            "environment": {"NCCL_P2P_LEVEL": "SYS", "HOME": "/opt/sglang/releases/0.5.9-aaaaaaaaaaaa/cache"},
+        },
+        "found": None, "serves": None, "verdict": None,
+        "fingerprint": {"digest": "x", "parts": {"driver": "580.95.05"}},
+        "result": {"points": [{"concurrency": 1, "prompts": "short", "runs": [
+            {"valid": True, "decode_tok_s": 96.1, "accept_length": 2.8, "ttft_s": 0.4},
+            {"valid": False, "decode_tok_s": 1.0, "accept_length": 1.0, "ttft_s": 9.0},
+        ]}]},
+        **given,
+    }  # fmt: skip
+
+
+def changed(path: str, value: Any, base: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A copy with one value changed, which is given by its path."""
+    other = copy.deepcopy(base or receipt())
+    *folders, last = path.split("/")
+    inner = other
+    for name in folders:
+        inner = inner[name]
+    inner[last] = value
+    return other
+
+
+def test_equal_receipts_differ_in_nothing() -> None:
+    assert explain.explain(receipt(), receipt()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind"),
+    [
+        ("requested/profile", "baseline", "profile"),
+        ("fingerprint/parts/driver", "590.1", "host"),
+        ("requested/sglang_version", "0.5.10", "version"),
+        ("requested/digests/patches", "9", "patches"),
+        ("requested/digests/lock", "9", "packages"),
+        ("requested/digests/toolkit", "apt", "toolkit"),
+        ("requested/arguments/attention_backend", "flashinfer", "settings"),
+        ("requested/environment/NCCL_P2P_LEVEL", "PHB", "settings"),
+        ("requested/arguments/port", 30001, "other settings"),
+        ("requested/digests/python", "3.11", "python"),
+    ],
+)
+def test_each_kind_of_difference_is_found(path: str, value: Any, kind: str) -> None:
+    found = explain.explain(receipt(), changed(path, value))
+    assert [difference.kind for difference in found] == [kind]
+    assert found[0].after == str(value)
+
+
+def test_the_most_likely_cause_comes_first() -> None:
+    other = changed("requested/arguments/port", 30001)
+    other = changed("requested/digests/patches", "9", other)
+    other = changed("fingerprint/parts/driver", "590.1", other)
+    assert [difference.kind for difference in explain.explain(receipt(), other)] == [
+        "host",
+        "patches",
+        "other settings",
+    ]
+
+
+def test_another_version_is_named_once_and_not_as_a_lock_and_paths_too() -> None:
+    other = changed("requested/sglang_version", "0.5.10")
+    other = changed("requested/digests/lock", "9", other)
+    other = changed("requested/release", "0.5.10-bbbbbbbbbbbb", other)
+    other = changed("requested/environment/HOME", "/opt/sglang/releases/0.5.10-bbbbbbbbbbbb/cache", other)
+    assert [difference.name for difference in explain.explain(receipt(), other)] == ["sglang_version"]
+
+
+def test_figures_are_medians_of_valid_runs() -> None:
+    figures = {name: (was, now) for name, was, now in explain.effects(receipt(), receipt(outage=None))}
+    assert figures["1 x short, tok/s"] == (96.1, 96.1)
+    assert figures["outage, s"] == (240.0, None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number, host, outcome in ((1, "gpu-1", "accepted"), (2, "gpu-1", "returned"), (3, "gpu-2", "down")):
+        entry = receipt(
+            id=f"2026022{number}T101500Z-{host}",
+            host=host,
+            outcome=outcome,
+            began=1772014500.0 + number,
+            reason="slow",
+        )
+        file = tmp_path / host / f"{entry['id']}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(entry))
+    return tmp_path
+
+
+def test_receipts_are_found_by_file_id_and_host(folder: Path) -> None:
+    newest = receipts.find(folder, "gpu-1")
+    assert newest["outcome"] == "returned"
+    assert receipts.find(folder, "gpu-1~1")["outcome"] == "accepted"
+    assert receipts.find(folder, newest["id"]) == newest
+    assert receipts.find(folder, str(folder / "gpu-1" / f"{newest['id']}.json")) == newest
+    with pytest.raises(receipts.NotFound, match="gpu-1, gpu-2"):
+        receipts.find(folder, "gpu-9")
+
+
+def test_the_tool_lists_and_explains(folder: Path, repository: Path) -> None:
+    tool = str(repository / "bin" / "blackwell")
+    listed = subprocess.run(
+        [tool, "receipts", "--receipts", folder], capture_output=True, text=True, check=True
+    ).stdout
+    assert [word in listed for word in ("gpu-1", "gpu-2", "returned", "down")] == [True] * 4
+    same = subprocess.run(
+        [tool, "explain", "gpu-1~1", "gpu-1", "--receipts", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert same.returncode == 1 and "Nothing differs" in same.stdout
+    missing = subprocess.run(
+        [tool, "explain", "gpu-9", "gpu-1", "--receipts", folder], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 2 and "There is no receipt gpu-9" in missing.stdout
+
+
+def said(host: str, phase: str) -> dict[str, Any]:
+    data = {"host": host, "task": "Say which phase it is", "res": {"msg": f"{host}: {phase}, usually 12 s"}}
+    return {"event": "runner_on_ok", "event_data": data}
+
+
+def test_the_board_shows_host_phase_and_what_is_usual(folder: Path) -> None:
+    board = progress.Board(folder)
+    board.event({"event": "playbook_on_play_start", "event_data": {"name": "Roll the release out"}})
+    for phase in ("drain", "start"):
+        board.event(said("gpu-1", phase))
+    turn = board.turns["gpu-1"]
+    assert turn.phase == "start" and list(turn.done) == ["prepare", "drain"]
+    assert board.usual("gpu-1", "start") == 240.0 and board.usual("gpu-2", "start") is None
+    out = io.StringIO()
+    Console(file=out, width=160).print(board.table(turn.since + 30))
+    assert "30 s" in out.getvalue() and "240 s" in out.getvalue() and "Roll the release out" in out.getvalue()
+
+
+def test_the_board_keeps_what_failed_and_not_what_only_looks_like_a_phase(folder: Path) -> None:
+    board = progress.Board(folder)
+    other = said("gpu-1", "start")
+    other["event_data"]["task"] = "Show them"
+    board.event(other)
+    assert board.turns["gpu-1"].phase == "prepare"
+    failure = {"host": "gpu-1", "task": "Wait", "res": {"msg": "it hangs"}}
+    board.event({"event": "runner_on_failed", "event_data": failure})
+    assert board.turns["gpu-1"].failed == "it hangs"
