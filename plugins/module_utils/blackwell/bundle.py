@@ -130,7 +130,7 @@ class Bundle:
                 problem = self._pip(pins, python, into, *elsewhere)
             if problem:
                 raise OperatorError(
-                    f"pip cannot download {', '.join(map(str, pins[:5]))}{' ...' if pins[5:] else ''}",
+                    f"pip cannot download {', '.join(map(str, pins[:5]))}{' and more' if pins[5:] else ''}",
                     found=problem,
                     remedy="see what pip says; what was fetched so far is kept, run the same command again",
                 )

@@ -225,7 +225,7 @@ def _check_bundle(wanted: Environment) -> None:
         elif pin.size and wheel.stat().st_size != pin.size:
             cut.append(f"{pin.filename} has {wheel.stat().st_size} bytes, not {pin.size}")
     if missing or cut:
-        first = f"{len(missing)} missing, {', '.join(missing[:5])}{' ...' if missing[5:] else ''}"
+        first = f"{len(missing)} missing: {', '.join(missing[:5])}{' and more' if missing[5:] else ''}"
         raise OperatorError(
             f"The bundle {wanted.bundle} is not complete",
             found="; ".join(([first] if missing else []) + cut[:5]),

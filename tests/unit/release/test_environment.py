@@ -234,7 +234,7 @@ def test_a_uv_with_another_checksum_is_never_run(wanted: Environment) -> None:
 def test_an_incomplete_bundle_is_refused_before_anything_is_written(wanted: Environment) -> None:
     (wanted.wheels / "alpha-1.0-py3-none-any.whl").unlink()
     (wanted.wheels / "beta-1.1-py3-none-any.whl").write_bytes(b"cut off")
-    with pytest.raises(OperatorError, match=r"1 missing, alpha-1\.0-py3-none-any\.whl") as caught:
+    with pytest.raises(OperatorError, match=r"1 missing: alpha-1\.0-py3-none-any\.whl") as caught:
         ensure(wanted)
     assert "beta-1.1-py3-none-any.whl has 7 bytes, not" in str(caught.value)
     assert "playbooks/bundle.yml" in caught.value.remedy
