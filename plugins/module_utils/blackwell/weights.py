@@ -1,0 +1,269 @@
+"""The files of a model: whether they are all there, whole, and the ones that were recorded.
+
+A *manifest* on the host records size, time of change and SHA-256 of every file. A look at each run compares sizes and
+times, and reads the headers of the weights, which takes a second for 590 GB; a file with another time is read in
+full. A model is recorded when it is first seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .errors import OperatorError
+from .files import sha256
+from .safetensors import Tensor, read_header
+
+CONFIG = "config.json"
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+_READERS = 8
+
+_READABLE = """
+import os, sys
+for name in sys.stdin.read().split("\\0"):
+    if not os.access(name, os.R_OK):
+        print(name)
+"""
+
+
+@dataclass(frozen=True)
+class File:
+    """What is known of one file.
+
+    Attributes:
+        size: in bytes.
+        changed: time of the last change, in nanoseconds since the epoch.
+        sha256: as hex digits; empty while the file has not been read.
+    """
+
+    size: int
+    changed: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is recorded of a model.
+
+    Attributes:
+        path: its folder.
+        source: where it was fetched from, with ``repository`` and ``revision``; empty if it was put there.
+        files: by path below the folder.
+    """
+
+    path: str
+    source: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, File] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """As it is written; :func:`read_manifest` reads it."""
+        files = {
+            name: {"size": file.size, "changed": file.changed, "sha256": file.sha256}
+            for name, file in sorted(self.files.items())
+        }
+        return json.dumps({"path": self.path, "source": dict(self.source), "files": files}, indent=2) + "\n"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in a file; an empty one if there is none, or no readable one."""
+    try:
+        found = json.loads(path.read_text())
+        files = {name: File(**entry) for name, entry in found["files"].items()}
+        return Manifest(found["path"], found["source"], files)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return Manifest("")
+
+
+def find_files(folder: Path) -> dict[str, File]:
+    """The files of a model, by path below its folder.
+
+    Raises:
+        OperatorError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise OperatorError(
+            f"There is no model in {folder}",
+            found="a file" if folder.exists() else "no such folder",
+            expected="a folder with config.json and the weights",
+            remedy="put the model there or mount it, or correct the path in the inventory",
+        )
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        # Hidden ones are notes of tools: git's and huggingface_hub's.
+        if not any(part.startswith(".") for part in name.parts) and path.is_file():
+            status = path.stat()
+            found[str(name)] = File(status.st_size, status.st_mtime_ns)
+    return found
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The ``config.json`` of a model.
+
+    Raises:
+        OperatorError: it is missing or not readable.
+    """
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise OperatorError(
+            f"{folder} has no {CONFIG}",
+            expected="a model as it is published, with its configuration",
+            remedy="finish copying the model, or correct its path in the inventory",
+        ) from None
+    except ValueError as error:
+        raise OperatorError(f"{path} is not JSON", found=str(error), remedy="copy the file again") from None
+    if not isinstance(config, dict):
+        raise OperatorError(
+            f"{path} is no configuration", found=type(config).__name__, remedy="copy the file again"
+        )
+    return config
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors in all safetensors files of a model, by name.
+
+    Raises:
+        OperatorError: a file is damaged.
+    """
+    return {
+        name: one for path in sorted(folder.glob("*.safetensors")) for name, one in read_header(path).items()
+    }
+
+
+def problems(folder: Path, files: Mapping[str, File]) -> list[OperatorError]:
+    """Everything about a model's files that would keep it from loading, as a quick look finds it.
+
+    Args:
+        folder: the model's.
+        files: its files, as :func:`find_files` finds them.
+    """
+    found: list[OperatorError] = []
+    try:
+        read_config(folder)
+    except OperatorError as error:
+        found.append(error)
+    if not any(Path(name).match(kind) for name in files for kind in _WEIGHTS):
+        found.append(
+            OperatorError(
+                f"{folder} has no weights",
+                found=", ".join(files) or "an empty folder",
+                expected="files *.safetensors",
+                remedy="finish copying the model",
+            )
+        )
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        found += _missing_shards(index, files)
+    for name in files:
+        if name.endswith(".safetensors"):
+            try:
+                read_header(folder / name)
+            except OperatorError as error:
+                found.append(error)
+    return found
+
+
+def _missing_shards(index: Path, files: Mapping[str, File]) -> Iterator[OperatorError]:
+    try:
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        yield OperatorError(f"{index} is not readable", expected="a weight_map", remedy="copy the file again")
+        return
+    missing = [shard for shard in shards if shard not in files]
+    if missing:
+        yield OperatorError(
+            f"{index.parent} has not all weights",
+            found=f"{', '.join(missing)} missing",
+            expected=f"the {len(shards)} files that {index.name} names",
+            remedy="finish copying the model",
+        )
+
+
+def unreadable(folder: Path, files: Iterable[str], user: str) -> list[str]:
+    """The files that a user may not read, asked as that user; needs root."""
+    group = pwd.getpwnam(user).pw_gid
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _READABLE],
+        input="\0".join(str(folder / name) for name in files),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+        user=user,
+        group=group,
+        extra_groups=os.getgrouplist(user, group),
+    )
+    return done.stdout.splitlines()
+
+
+def differences(
+    folder: Path,
+    recorded: Mapping[str, File],
+    published: Mapping[str, Mapping[str, Any]],
+    files: Mapping[str, File],
+) -> list[OperatorError]:
+    """What differs from the record or from what was published, as far as the files have been read.
+
+    Args:
+        folder: the model's.
+        recorded: files of the manifest.
+        published: ``size`` and ``sha256`` (empty if unknown) of the files in the repository, by name.
+        files: the files that are there.
+    """
+    found = []
+    for origin, known in (("recorded", _plain(recorded)), ("published", published)):
+        for name, entry in known.items():
+            file = files.get(name)
+            if file is None:
+                is_, was = "no such file", f"the {origin} one"
+            elif file.size != entry["size"]:
+                is_, was = f"{file.size} bytes", f"{entry['size']} bytes"
+            elif file.sha256 and entry["sha256"] and file.sha256 != entry["sha256"]:
+                is_, was = f"SHA-256 {file.sha256}", entry["sha256"]
+            else:
+                continue
+            found.append(
+                OperatorError(f"{folder / name} is not the file that was {origin}", found=is_, expected=was)
+            )
+    return found
+
+
+def _plain(files: Mapping[str, File]) -> dict[str, dict[str, Any]]:
+    return {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
+
+
+def carry_over(files: Mapping[str, File], recorded: Mapping[str, File]) -> dict[str, File]:
+    """The files with the digests of those that have not changed since they were recorded."""
+    return {
+        name: replace(file, sha256=known.sha256)
+        if (known := recorded.get(name)) and (known.size, known.changed) == (file.size, file.changed)
+        else file
+        for name, file in files.items()
+    }
+
+
+def read_fully(folder: Path, files: Mapping[str, File], seconds: float | None) -> dict[str, File]:
+    """Read files that have no digest yet, largest first, several at once.
+
+    No further file is begun after ``seconds``, so that a caller can say how far it is; the rest comes back as it was.
+    """
+    began = time.monotonic()
+
+    def read(name: str) -> tuple[str, File]:
+        if seconds is not None and time.monotonic() - began >= seconds:
+            return name, files[name]
+        return name, replace(files[name], sha256=sha256(folder / name))
+
+    unread = sorted((name for name in files if not files[name].sha256), key=lambda name: -files[name].size)
+    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
+        return {**files, **dict(readers.map(read, unread))}
