@@ -135,6 +135,11 @@ patches:
           installation has
           no record of hashes, as a source checkout.
       type: bool
+    written:
+      description:
+        - When the patch's files were last written, in seconds since the epoch. What was started before runs
+          without the change.
+      type: float
     text_file:
       description: The file in the patch's folder with the text to insert, if the text has a file of its own.
       type: str

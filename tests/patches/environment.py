@@ -16,7 +16,7 @@ from tests.patches.trees import site_packages
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "files" / "locks" / "sglang-0.5.9-cpu-py311.txt"
 ENGINE = ROOT / "files" / "engines" / "cpu" / "site-packages"
-# What FlashInfer imports and a server without a GPU never needs.
+# What FlashInfer imports. SGLang must not find it: it would go on to load CUDA.
 MORE = ("apache-tvm-ffi==0.1.15.post2", "nvidia-ml-py==13.615.71")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -44,7 +44,7 @@ def base(python: str) -> Path:
         # The index is asked only if the wheels are nowhere that pip looks by itself.
         if subprocess.run(locked, check=False).returncode != 0:
             subprocess.run([*locked, f"--extra-index-url={TORCH_INDEX}"], check=True)
-        subprocess.run([*install, *MORE], check=True)
+        subprocess.run([*install, f"--target={folder / 'more'}", *MORE], check=True)
         (folder / "complete").touch()
     return folder
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import socket
 import subprocess
 from pathlib import Path
@@ -38,7 +36,7 @@ class Interpreters:
         variables = {
             "PATH": f"{self.base / 'bin'}:/usr/bin:/bin",
             "HOME": str(self.folder),
-            "PYTHONPATH": str(SCRIPTS),
+            "PYTHONPATH": f"{SCRIPTS}:{self.base / 'more'}" if script == "flashinfer_flags" else str(SCRIPTS),
             "SGLANG_USE_CPU_ENGINE": "1",
             "CUDA_HOME": str(toolkit),
             "FLASHINFER_CUDA_ARCH_LIST": "12.0a",
@@ -135,7 +133,4 @@ def test_flashinfer_has_flags_for_sm120(interpreters: Interpreters) -> None:
 def test_flashinfer_compiles_for_sm120(interpreters: Interpreters) -> None:
     """One of the three sources, with the real compiler: about a minute."""
     compiled = interpreters.run("flashinfer_flags", "patched", "--compile")["object"]
-    cuobjdump = interpreters.base / "bin" / "cuobjdump"
-    data = Path(compiled).read_bytes()
-    assert not cuobjdump.exists() or os.access(cuobjdump, os.X_OK)
-    assert re.search(rb"sm_120a", data)
+    assert b"sm_120a" in Path(compiled).read_bytes()

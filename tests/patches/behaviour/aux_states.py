@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
+# What it imports is only in the interpreter that runs it.
+# mypy: ignore-errors
 """Run the real DeepseekV2 model loop on two ranks (gloo), with the allreduce deferred to the next layer and without.
 
 Real are the model's and the layers' ``forward``, the layer communicator, the norms, the MLP with its parallel

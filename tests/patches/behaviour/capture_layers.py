@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
+# What it imports is only in the interpreter that runs it.
+# mypy: ignore-errors
 """Run the step of the real graph runner that tells the target what to capture, just before it captures.
 
 The rest of the constructor needs a GPU, so the statement is taken out of it and run by itself.

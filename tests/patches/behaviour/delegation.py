@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
+# What it imports is only in the interpreter that runs it.
+# mypy: ignore-errors
 """Call the real Kimi-K2.5 class as the EAGLE-3 worker and the graph runner do, with a stub as its inner model."""
 
 from __future__ import annotations

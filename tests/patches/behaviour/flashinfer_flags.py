@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
+# What it imports is only in the interpreter that runs it.
+# mypy: ignore-errors
 """Ask the real FlashInfer for its communication module with nothing but SM120, and compile one source on request."""
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ except RuntimeError as error:
     seen["error"] = str(error)
 if "--compile" in sys.argv:
     spec.write_ninja()
-    folder = spec.build_dir
-    subprocess.run(
-        ["ninja", "-v", "-C", folder, "trtllm_moe_allreduce_fusion.cuda.o"], check=True, stdout=sys.stderr
-    )
-    seen["object"] = str(folder / "trtllm_moe_allreduce_fusion.cuda.o")
+    target = str(spec.build_dir / "trtllm_moe_allreduce_fusion.cuda.o")
+    subprocess.run(["ninja", "-v", "-C", spec.build_dir, target], check=True, stdout=sys.stderr)
+    seen["object"] = target
 print(json.dumps(seen))

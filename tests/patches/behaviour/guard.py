@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
+# What it imports is only in the interpreter that runs it.
+# mypy: ignore-errors
 """Ask the real guard of the fused allreduce, on several compute capabilities, with the server flag on."""
 
 from __future__ import annotations

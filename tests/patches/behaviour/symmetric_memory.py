@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
+# What it imports is only in the interpreter that runs it.
+# mypy: ignore-errors
 """Make the real symmetric memory communicator on several compute capabilities; none has multicast memory."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (what it imports is only in the interpreter that runs it)
+# What it imports is only in the interpreter that runs it.
+# mypy: ignore-errors
 """Load the real DeepGEMM configuration on several compute capabilities, with a DeepGEMM that can be imported."""
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ def _problem(check: Check, tree: ast.Module) -> str | None:
     if check.defined is not None:
         syntax.definition(tree, check.defined)
         return None
+    if check.imported is not None:
+        return None if syntax.imports(tree, check.imported) else f"{check.imported} is not imported"
     if check.without_arguments is not None:
         function = syntax.definition(tree, check.without_arguments)
         free = syntax.callable_without_arguments(function)

@@ -29,7 +29,7 @@ _EDITS = (
     {"call", "argument"},
     {"remove"},
 )
-_CHECKS = {"defined", "undefined", "without_arguments", "has", "lacks"}
+_CHECKS = {"defined", "undefined", "without_arguments", "imported", "has", "lacks"}
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,15 @@ class Check:
     """Something that holds, or does not, on the syntax tree of one file.
 
     Exactly one of these is given: ``defined``, ``undefined``, ``without_arguments`` (names of a class,
-    function or method), ``has``, ``lacks`` (patterns, within the definition ``at``). ``why`` is what to say
-    when it does not hold.
+    function or method), ``imported`` (a name), ``has``, ``lacks`` (patterns, within the definition ``at``).
+    ``why`` is what to say when it does not hold.
     """
 
     file: str
     defined: str | None = None
     undefined: str | None = None
     without_arguments: str | None = None
+    imported: str | None = None
     has: str | None = None
     lacks: str | None = None
     at: str | None = None
@@ -57,8 +58,8 @@ class Edit:
 
     ``find`` with ``replace``: an expression or statements become other ones. ``before`` or ``after`` with
     ``text``: lines beside a statement. ``parameter``: one more parameter of the function ``at``. ``call``
-    with ``argument``: one more argument of a call. ``remove``: a definition goes (only to take out an edit
-    of somebody else).
+    with ``argument``: one more argument of a call. ``remove``: a definition or an imported name goes
+    (only to take out an edit of somebody else).
     """
 
     file: str

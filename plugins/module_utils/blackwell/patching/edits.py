@@ -33,6 +33,7 @@ def restored(text: str, tree: ast.Module, edits: Sequence[Edit]) -> list[str]:
     for edit in edits:
         if edit.remove is not None:
             spans += [_span(lines, node) for node in syntax.definitions(tree, edit.remove)]
+            found += [_import_removed(lines, *one) for one in syntax.imports(tree, edit.remove)]
             continue
         try:
             found.append(_change(lines, tree, edit))
@@ -100,6 +101,15 @@ def _last_parameter(function: syntax.Definition) -> ast.AST:
 
 def _end(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+
+
+def _import_removed(lines: Sequence[str], statement: ast.stmt, alias: ast.alias) -> Change:
+    """Without one imported name: the whole statement if it imports nothing else, else the line of the name."""
+    if len(getattr(statement, "names", ())) == 1:
+        return Change(statement.lineno - 1, statement.end_lineno or statement.lineno, ())
+    row = getattr(alias, "lineno", 1) - 1
+    alone = lines[row].strip().rstrip(",") == alias.name
+    return Change(row, row + 1, () if alone else (lines[row],))
 
 
 def _must_stand_alone(lines: Sequence[str], found: syntax.Found) -> None:

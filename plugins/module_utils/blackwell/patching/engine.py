@@ -157,9 +157,15 @@ class Status:
             "file": self.file,
             "path": self.path,
             "edited": self.edited,
+            "written": self._written(),
             "text_file": variant.text_file if variant else None,
             "sha256": transaction.sha256(self.plan[self.file].encode()) if self.file in self.plan else None,
         }
+
+    def _written(self) -> float | None:
+        """When the patch's files were last written, in seconds since the epoch; None if none is there."""
+        files = [self.package.root / file for file in self.patch.files] if self.package else []
+        return max((file.stat().st_mtime for file in files if file.is_file()), default=None)
 
 
 def switches(patches: Sequence[Patch], given: Mapping[str, bool]) -> dict[str, bool]:

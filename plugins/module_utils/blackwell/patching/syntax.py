@@ -135,6 +135,17 @@ def only(tree: ast.Module, pattern: str, at: str | None, *, whole: bool = False)
     return found[0]
 
 
+def imports(tree: ast.Module, name: str) -> list[tuple[ast.ImportFrom | ast.Import, ast.alias]]:
+    """Where ``name`` is imported outside functions and classes: the statements, and what in them names it."""
+    return [
+        (node, alias)
+        for node in _walk(tree, into_definitions=False)
+        if isinstance(node, (ast.ImportFrom, ast.Import))
+        for alias in node.names
+        if (alias.asname or alias.name) == name
+    ]
+
+
 def callable_without_arguments(function: Definition) -> bool:
     """Whether a method can be called on an instance with no arguments: all but ``self`` have defaults."""
     if isinstance(function, ast.ClassDef):
