@@ -1,4 +1,4 @@
-"""Compile one of FlashInfer's kernel modules, unless it is compiled already. Prints "built" or "cached".
+"""Compile one of FlashInfer's kernel modules.
 
     prewarm.py trtllm_comm
 
@@ -26,9 +26,4 @@ def specification(module: str) -> Any:
     raise SystemExit(f"FlashInfer has no {generator}: check eagle3_server_prewarm_modules")
 
 
-spec = specification(sys.argv[1])
-if spec.is_compiled:
-    print("cached")
-else:
-    spec.build(verbose=True)
-    print("built")
+specification(sys.argv[1]).build(verbose=True)
