@@ -1,0 +1,224 @@
+"""Fetch a published model, as a unit of systemd: it outlives the connection, and a later run finds it again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from .errors import OperatorError
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_UNIT_DIRECTORY = Path("/run")
+# Where huggingface_hub keeps what it has not finished, below the model's folder.
+_UNFINISHED = ".cache/huggingface/download"
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """One model to fetch.
+
+    Attributes:
+        repository: ``owner/name`` on the hub.
+        revision: the commit, 40 hex digits.
+        folder: where to.
+        python: interpreter that has huggingface_hub.
+        program: a Python program that takes ``list`` or ``get``, repository, revision and folder.
+        user: who fetches, and owns the folder.
+        environment: variables for it, secrets as well.
+    """
+
+    repository: str
+    revision: str
+    folder: Path
+    python: str
+    program: str
+    user: str
+    environment: Mapping[str, str]
+
+    @property
+    def source(self) -> dict[str, str]:
+        """What the manifest says about where the model is from."""
+        return {"repository": self.repository, "revision": self.revision}
+
+    @property
+    def unit(self) -> str:
+        """The unit that fetches."""
+        key = json.dumps([self.repository, self.revision, str(self.folder)])
+        return f"sglang-fetch-{sha256(key.encode()).hexdigest()[:8]}.service"
+
+    def check(self) -> None:
+        """Refuse what does not name one state of one repository.
+
+        Raises:
+            OperatorError: it does not.
+        """
+        if not _REPOSITORY.fullmatch(self.repository):
+            raise OperatorError(
+                "This is no repository of models",
+                found=repr(self.repository),
+                expected="owner/name",
+                remedy="correct model_weights_target_repository or model_weights_draft_repository",
+            )
+        if not _COMMIT.fullmatch(self.revision):
+            raise OperatorError(
+                f"{self.repository} is to be fetched without a commit, so hosts could get different models",
+                found=repr(self.revision),
+                expected="the 40 hex digits of a commit, not a branch or a tag",
+                remedy=f"take it from https://huggingface.co/{self.repository}/commits/main",
+            )
+
+    def _argv(self, action: str) -> list[str]:
+        return [
+            self.python,
+            "-I",
+            "-c",
+            self.program,
+            action,
+            self.repository,
+            self.revision,
+            str(self.folder),
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        home = f"{self.folder}/.cache"
+        # Everything that the library keeps stays on the file system whose space is checked.
+        return {
+            "HOME": home,
+            "HF_HOME": f"{home}/home",
+            "PATH": os.environ.get("PATH", ""),
+            **self.environment,
+        }
+
+    def published(self) -> dict[str, dict[str, Any]]:
+        """The repository's files: ``size`` in bytes and ``sha256``, empty if the hub does not publish one.
+
+        Raises:
+            OperatorError: the hub cannot be reached, or has no such model for this user.
+        """
+        account = pwd.getpwnam(self.user)
+        done = subprocess.run(
+            self._argv("list"),
+            env=self._environment(),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=[],
+        )
+        if done.returncode:
+            raise OperatorError(
+                f"The list of files of {self.repository} at {self.revision[:12]} cannot be had",
+                found=(done.stderr.strip().splitlines() or ["no message"])[-1],
+                expected="an answer of the hub",
+                remedy="check the names, model_weights_token for a closed repository, and a proxy or a mirror in "
+                "model_weights_fetch_environment (HTTPS_PROXY, HF_ENDPOINT)",
+            )
+        listed: dict[str, dict[str, Any]] = json.loads(done.stdout)
+        # Hidden files are notes of git.
+        return {name: entry for name, entry in listed.items() if not name.startswith(".")}
+
+    def have(self, published: Mapping[str, Mapping[str, Any]]) -> int:
+        """Bytes that are on the host, whole files and parts."""
+        size = sum(
+            int(entry["size"]) for name, entry in published.items() if self._is_there(name, entry["size"])
+        )
+        for part in (self.folder / _UNFINISHED).rglob("*.incomplete"):
+            # It gets its own name when it is whole, which may be now.
+            with contextlib.suppress(FileNotFoundError):
+                size += part.stat().st_blocks * 512
+        return size
+
+    def missing(self, published: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Files that are not there in their full size."""
+        return [name for name, entry in published.items() if not self._is_there(name, entry["size"])]
+
+    def _is_there(self, name: str, size: int) -> bool:
+        path = self.folder / name
+        return path.is_file() and path.stat().st_size == size
+
+    def check_space(self, published: Mapping[str, Mapping[str, Any]]) -> None:
+        """Refuse to begin what cannot end.
+
+        Raises:
+            OperatorError: the file system is too small for what is missing.
+        """
+        needed = sum(entry["size"] for entry in published.values()) - self.have(published)
+        place = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        free = shutil.disk_usage(place).free
+        if free < needed:
+            raise OperatorError(
+                f"There is not enough space for {self.repository}",
+                found=f"{free / GIB:.1f} GiB free in {place}",
+                expected=f"{needed / GIB:.1f} GiB",
+                remedy="free some space, or give the model a path on a larger file system",
+            )
+
+    def begin(self) -> None:
+        """Start the unit, unless it runs."""
+        if self.state() in ("active", "activating"):
+            return
+        account = pwd.getpwnam(self.user)
+        if not self.folder.exists():
+            self.folder.mkdir(parents=True)
+            os.chown(self.folder, account.pw_uid, account.pw_gid)
+        subprocess.run(["systemctl", "reset-failed", self.unit], check=False, capture_output=True)
+        # A file that root alone reads, because properties of a unit and arguments are for everybody.
+        handle, name = tempfile.mkstemp(dir=_UNIT_DIRECTORY, prefix="sglang-fetch-")
+        try:
+            with os.fdopen(handle, "w") as out:
+                out.writelines(f"{key}={json.dumps(value)}\n" for key, value in self._environment().items())
+            subprocess.run(
+                [
+                    "systemd-run",
+                    "--quiet",
+                    f"--unit={self.unit}",
+                    f"--description=Fetch {self.repository}",
+                    "--service-type=exec",
+                    f"--uid={self.user}",
+                    f"--property=EnvironmentFile={name}",
+                    "--",
+                    *self._argv("get"),
+                ],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+        except subprocess.CalledProcessError as error:
+            raise OperatorError(f"{self.unit} does not start", found=error.stderr.strip()) from error
+        finally:
+            Path(name).unlink()
+
+    def state(self) -> str:
+        """ActiveState of the unit; ``inactive`` once it has ended well, as systemd then forgets it."""
+        done = subprocess.run(
+            ["systemctl", "show", "--property=ActiveState", "--value", self.unit],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
+
+    def last_lines(self) -> str:
+        """What the unit said last."""
+        done = subprocess.run(
+            ["journalctl", "--unit", self.unit, "--lines=3", "--output=cat", "--no-pager"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
