@@ -18,7 +18,7 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "roles/preflight/files/fabric_test.py"
 
-TORCH = '''
+TORCH = """
 import os
 
 float32 = "float32"
@@ -38,9 +38,9 @@ class full:
         return self
     def item(self):
         return self.value
-'''
+"""
 
-DISTRIBUTED = '''
+DISTRIBUTED = """
 import os, time
 
 def FileStore(path, world):
@@ -63,7 +63,7 @@ def all_reduce(tensor):
 
 def destroy_process_group():
     pass
-'''
+"""
 
 
 @pytest.fixture
