@@ -18,7 +18,7 @@ import pytest
 import yaml
 from blackwell.patching import definition
 
-from tests.patches import trees
+from tests.patches import document, trees
 from tests.patches.row import table
 
 COLUMNS, ROWS = table()
@@ -29,6 +29,11 @@ def test_the_table_is_complete() -> None:
     assert sorted(IDS) == sorted(raw["id"] for raw in definition.load(trees.PATCHES))
     assert all(len(row) == len(COLUMNS) for row in ROWS.values())
     assert "0.5.9" in ROWS
+
+
+def test_the_documentation_shows_the_table_and_the_patches() -> None:
+    text = document.DOCUMENT.read_text()
+    assert document.filled(text) == text, "run: make patch-docs"
 
 
 class Matrix:

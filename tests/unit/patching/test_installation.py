@@ -23,6 +23,11 @@ def test_an_installed_package(site: Site) -> None:
     assert package.published_sha256("other.py") is None
 
 
+def test_a_relative_path_to_the_interpreter(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(site.folder)
+    assert locate("bin/python", DEMO)["demo"].version == "1.0"
+
+
 def test_what_is_not_installed_is_left_out(site: Site) -> None:
     assert set(locate(site.python, [*DEMO, ("absent", "absent")])) == {"demo"}
 

@@ -55,6 +55,8 @@ def without(text: str, patches: Iterable[str] | None = None) -> str:
     Raises:
         DamagedMarkers: a marker lacks its partner, or hunks are nested.
     """
+    if " blackwell patch: " not in text:
+        return text
     wanted = None if patches is None else set(patches)
     kept: list[str] = []
     inside: str | None = None

@@ -66,7 +66,9 @@ def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Pac
     Raises:
         OperatorError: the interpreter cannot be run, or a package has no version that can be read.
     """
-    command = [python, "-I", "-c", _PROBE, json.dumps(list(packages))]
+    # Made absolute, because it is not run from here; links stay, for a virtual environment is one.
+    interpreter = str(Path(python).absolute()) if "/" in python else python
+    command = [interpreter, "-I", "-c", _PROBE, json.dumps(list(packages))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
