@@ -115,15 +115,13 @@ def main() -> None:
             files = weights.carry_over(files, read if given["verify"] == "full" else {**recorded, **read})
             if given["verify"] != "sizes" and (given["verify"] == "full" or not module.check_mode):
                 files = weights.read_fully(folder, files, given["seconds"])
-            found = weights.differences(folder, recorded, given["published"], files)
-            for error in found:
-                error.remedy = f"copy it again; if it was replaced on purpose, remove {path}"
+            found = weights.differences(folder, files, recorded, given["published"], path)
         if not found and given["user"] in {entry.pw_name for entry in pwd.getpwall()}:
             closed = weights.unreadable(folder, files, given["user"])
             if closed:
                 found.append(
                     OperatorError(
-                        f"The user {given['user']} may not read {len(closed)} files of {folder}",
+                        f"The user {given['user']} may not read all files of {folder}",
                         found=", ".join(closed[:3]) + (", ..." if len(closed) > 3 else ""),
                         expected="files and folders that the server's user can read",
                         remedy=f"chmod -R a+rX {folder}, and a+x for the folders above it",

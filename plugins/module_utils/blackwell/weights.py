@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,13 +24,6 @@ from .safetensors import Tensor, read_header
 CONFIG = "config.json"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 _READERS = 8
-
-_READABLE = """
-import os, sys
-for name in sys.stdin.read().split("\\0"):
-    if not os.access(name, os.R_OK):
-        print(name)
-"""
 
 
 @dataclass(frozen=True)
@@ -191,37 +182,51 @@ def _missing_shards(index: Path, files: Mapping[str, File]) -> Iterator[Operator
 
 def unreadable(folder: Path, files: Iterable[str], user: str) -> list[str]:
     """The files that a user may not read, asked as that user; needs root."""
-    group = pwd.getpwnam(user).pw_gid
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", _READABLE],
-        input="\0".join(str(folder / name) for name in files),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-        user=user,
-        group=group,
-        extra_groups=os.getgrouplist(user, group),
-    )
-    return done.stdout.splitlines()
+    account = pwd.getpwnam(user)
+    groups = os.getgrouplist(user, account.pw_gid)
+    answer, question = os.pipe()
+    child = os.fork()
+    if not child:
+        # No program is started: that user may not be able to run this interpreter.
+        try:
+            os.setgroups(groups)
+            os.setgid(account.pw_gid)
+            os.setuid(account.pw_uid)
+            closed = [name for name in files if not os.access(folder / name, os.R_OK)]
+            with os.fdopen(question, "w") as out:
+                out.write("\0".join(closed))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(question)
+    with os.fdopen(answer) as source:
+        text = source.read()
+    if os.waitpid(child, 0)[1]:
+        raise OSError(f"cannot become the user {user}")
+    return text.split("\0") if text else []
 
 
 def differences(
     folder: Path,
+    files: Mapping[str, File],
     recorded: Mapping[str, File],
     published: Mapping[str, Mapping[str, Any]],
-    files: Mapping[str, File],
+    manifest: Path,
 ) -> list[OperatorError]:
     """What differs from the record or from what was published, as far as the files have been read.
 
     Args:
         folder: the model's.
+        files: the files that are there.
         recorded: files of the manifest.
         published: ``size`` and ``sha256`` (empty if unknown) of the files in the repository, by name.
-        files: the files that are there.
+        manifest: where the record is, for the message.
     """
     found = []
-    for origin, known in (("recorded", _plain(recorded)), ("published", published)):
+    for origin, known, remedy in (
+        ("recorded", _plain(recorded), "copy it again; if it was replaced on purpose, remove the record, {}"),
+        ("published", published, "remove it and run the playbook again, which fetches it anew"),
+    ):
         for name, entry in known.items():
             file = files.get(name)
             if file is None:
@@ -233,7 +238,12 @@ def differences(
             else:
                 continue
             found.append(
-                OperatorError(f"{folder / name} is not the file that was {origin}", found=is_, expected=was)
+                OperatorError(
+                    f"{folder / name} is not the file that was {origin}",
+                    found=is_,
+                    expected=was,
+                    remedy=remedy.format(manifest),
+                )
             )
     return found
 
