@@ -1,10 +1,13 @@
 """Print the row of a release: ``python -m tests.patches.row 0.5.24 [...]``. The wheels come from PyPI.
 
+``--patches FOLDER`` takes other patches than the project's own; their states are in the order of their ids.
+
 Exit status 1 if a patch is in conflict there, that is: if somebody has to look at it.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -23,9 +26,9 @@ def table() -> tuple[list[str], dict[str, list[str]]]:
     return raw["columns"], raw["rows"] or {}
 
 
-def statuses(python: Path) -> list[engine.Status]:
-    """Every patch on the installation of ``python``, with every switch on."""
-    definitions = definition.load(trees.PATCHES)
+def statuses(python: Path, patches: Path) -> list[engine.Status]:
+    """Every patch of a folder on the installation of ``python``, with every switch on."""
+    definitions = definition.load(patches)
     installation = engine.Installation(str(python), definitions, {raw["id"]: True for raw in definitions})
     return engine.status(installation, installation.select())
 
@@ -35,13 +38,21 @@ def show(release: str, cells: list[str]) -> str:
     return f'  "{release}": [{", ".join(cells)}]'
 
 
-def main(releases: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Print the state of each patch on published releases.")
+    parser.add_argument("releases", nargs="+")
+    parser.add_argument("--patches", type=Path, default=trees.PATCHES)
+    given = parser.parse_args(arguments)
+    ids = sorted(raw["id"] for raw in definition.load(given.patches))
     columns, _ = table()
+    if sorted(columns[1:]) == ids:
+        ids = columns[1:]
     open_ones: list[str] = []
-    for release in releases:
+    for release in given.releases:
         with tempfile.TemporaryDirectory() as folder:
-            found = {one.patch.id: one for one in statuses(trees.installation(Path(folder), release))}
-        print(show(release, [trees.pinned_flashinfer(release), *(found[name].state for name in columns[1:])]))
+            python = trees.installation(Path(folder), release, given.patches)
+            found = {one.patch.id: one for one in statuses(python, given.patches)}
+        print(show(release, [trees.pinned_flashinfer(release), *(found[name].state for name in ids)]))
         open_ones += [
             f"{release}: {one.patch.id}: {one.file} {one.reason}"
             for one in found.values()

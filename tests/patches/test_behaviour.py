@@ -14,6 +14,7 @@ from blackwell.patching import definition, engine
 from tests.patches import environment, trees
 
 SCRIPTS = Path(__file__).with_name("behaviour")
+EXAMPLES = trees.ROOT / "docs" / "examples" / "patches"
 
 
 class Interpreters:
@@ -25,7 +26,7 @@ class Interpreters:
         self.python = {
             name: environment.copy(self.base, folder / name, python) for name in ("stock", "patched")
         }
-        definitions = definition.load(trees.PATCHES)
+        definitions = definition.load(trees.PATCHES) + definition.load(EXAMPLES)
         switches = {raw["id"]: True for raw in definitions}
         installation = engine.Installation(str(self.python["patched"]), definitions, switches)
         engine.apply(installation, installation.select())
@@ -57,11 +58,14 @@ def interpreters(tmp_path_factory: pytest.TempPathFactory) -> Interpreters:
     return Interpreters(tmp_path_factory.mktemp("behaviour"), python)
 
 
-def test_kimi_passes_the_calls_of_eagle_on(interpreters: Interpreters) -> None:
-    stock = interpreters.run("delegation", "stock")
+@pytest.mark.parametrize(
+    "model", [("kimi_k25", "KimiK25ForConditionalGeneration"), ("kimi_vl", "KimiVLForConditionalGeneration")]
+)
+def test_the_wrapper_passes_the_calls_of_eagle_on(interpreters: Interpreters, model: tuple[str, str]) -> None:
+    stock = interpreters.run("delegation", "stock", *model)
     assert "has no attribute 'set_eagle3_layers_to_capture'" in stock["error"]
 
-    patched = interpreters.run("delegation", "patched")
+    patched = interpreters.run("delegation", "patched", *model)
     assert patched["returned"] == ["embed", "head"]
     assert patched["calls"] == [
         ["set_eagle3_layers_to_capture", None],

@@ -1,14 +1,18 @@
 # What it imports is only in the interpreter that runs it.
 # mypy: ignore-errors
-"""Call the real Kimi-K2.5 class as the EAGLE-3 worker and the graph runner do, with a stub as its inner model."""
+"""Call a real wrapper class as the EAGLE-3 worker and the graph runner do, with a stub as its inner model.
+
+The arguments are its module and its name.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from typing import Any
 
 import torch
-from sglang.srt.models.kimi_k25 import KimiK25ForConditionalGeneration
 
 calls: list[list[Any]] = []
 
@@ -25,7 +29,8 @@ class Inner(torch.nn.Module):
         calls.append(["set_embed_and_head", embed, head])
 
 
-model = KimiK25ForConditionalGeneration.__new__(KimiK25ForConditionalGeneration)
+wrapper = getattr(importlib.import_module(f"sglang.srt.models.{sys.argv[1]}"), sys.argv[2])
+model = wrapper.__new__(wrapper)
 torch.nn.Module.__init__(model)
 model.language_model = Inner()
 

@@ -305,3 +305,16 @@ def test_a_whole_environment_can_be_moved(site: Site, tmp_path: Path) -> None:
     apply(site)
     shutil.copytree(site.folder, tmp_path / "copy", symlinks=True)
     assert Site(tmp_path / "copy").state() == engine.APPLIED
+
+
+def test_methods_go_to_the_end_of_their_class(site: Site) -> None:
+    """Whatever follows the class: here a function."""
+    method = "\n    def part(self):\n        return None\n"
+    into = patch(
+        variants=[{"releases": ">=1.0", "edits": [{"into": "Greeter", "text": method}]}],
+        postconditions=[{"without_arguments": "Greeter.part"}],
+    )
+    apply(site, into)
+    assert "    # END blackwell patch: greet-warmly\n\n\ndef friends" in site.path().read_text()
+    revert(site, into)
+    assert site.path().read_text() == GREETING

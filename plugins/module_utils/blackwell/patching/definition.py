@@ -25,6 +25,7 @@ _EDITS = (
     {"find", "replace"},
     {"before", "text"},
     {"after", "text"},
+    {"into", "text"},
     {"parameter", "at"},
     {"call", "argument"},
     {"remove"},
@@ -57,9 +58,9 @@ class Edit:
     """One change in one file; the key that is given says which kind.
 
     ``find`` with ``replace``: an expression or statements become other ones. ``before`` or ``after`` with
-    ``text``: lines beside a statement. ``parameter``: one more parameter of the function ``at``. ``call``
-    with ``argument``: one more argument of a call. ``remove``: a definition or an imported name goes
-    (only to take out an edit of somebody else).
+    ``text``: lines beside a statement. ``into`` with ``text``: lines at the end of a class. ``parameter``: one
+    more parameter of the function ``at``. ``call`` with ``argument``: one more argument of a call. ``remove``:
+    a definition or an imported name goes (only to take out an edit of somebody else).
     """
 
     file: str
@@ -68,6 +69,7 @@ class Edit:
     replace: str | None = None
     before: str | None = None
     after: str | None = None
+    into: str | None = None
     text: str | None = None
     text_file: str | None = None
     parameter: str | None = None

@@ -58,6 +58,10 @@ def _change(lines: Sequence[str], tree: ast.Module, edit: Edit) -> Change:
         _must_stand_alone(lines, found)
         row = found.line - 1 if edit.before is not None else found.end_line
         return Change(row, row, _indented(lines[found.line - 1], edit.text or ""))
+    if edit.into is not None:
+        body = syntax.definition(tree, edit.into)
+        end = body.end_lineno or body.lineno
+        return Change(end, end, tuple((edit.text or "").rstrip("\n").split("\n")))
     if edit.parameter is not None:
         function = syntax.definition(tree, edit.at or "")
         return _appended(lines, _last_parameter(function), edit.parameter)
