@@ -99,10 +99,13 @@ def main(into: Path) -> None:
     build(repository, "nvidia-driver-580", "580.2", {})
     build(repository, "cuda-with-driver-13-0", "13.0.88-1", {}, depends="nvidia-driver-580 (>= 580.2)")
     build(into / "installed", "nvidia-driver-580", "580.1", {})
-    index(repository)
+    # A source of other packages, whose driver nothing pins out.
+    build(into / "other", "nvidia-driver-580", "580.3", {})
+    for folder in (into / "other", repository):
+        index(folder)
     key = sign(repository)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
         keyring = root / "usr/share/keyrings/cuda-archive-keyring.gpg"
         keyring.parent.mkdir(parents=True)
         keyring.write_bytes(key)
