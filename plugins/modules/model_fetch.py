@@ -148,15 +148,15 @@ def main() -> None:
             module.exit_json(changed=False, done=True, have=0, total=0, published={})
         if module.check_mode and not Path(fetch.python).exists():
             module.exit_json(changed=True, done=False, have=0, total=0, published={})
-        published = fetch.published()
+        published = given["published"] or fetch.published()
         total = sum(entry["size"] for entry in published.values())
-        if given["begin"]:
+        if not given["published"]:
             fetch.check_space(published)
         if module.check_mode:
             module.exit_json(
                 changed=True, done=False, have=fetch.have(published), total=total, published=published
             )
-        if given["begin"]:
+        if not given["published"]:
             fetch.begin()
         until = time.monotonic() + given["seconds"]
         while (state := fetch.state()) in ("active", "activating") and time.monotonic() < until:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from blackwell.errors import OperatorError
 from blackwell.files import sha256
+from blackwell.progress import progress
 from blackwell.safetensors import read_header
 from blackwell.weights import find_files
 
@@ -229,19 +232,58 @@ def test_the_published_digest_is_compared(check: Run, model: Path) -> None:
 
 
 def test_an_interrupted_look_goes_on_where_it_was(check: Run, model: Path, tmp_path: Path) -> None:
+    largest = max(path.stat().st_size for path in model.iterdir())
     first = check(seconds=0)
-    assert first["unread"] == first["bytes"]
+    assert first["unread"] == first["bytes"] - largest
     assert not (tmp_path / "state" / "model.json").exists()
-    # One file is read already: the record of it is believed, as its size and time are the same.
+    # What is on record as read is believed as long as size and time are the same.
     part = tmp_path / "state" / "model.part"
     record = json.loads(part.read_text())
     record["files"]["config.json"]["sha256"] = "a" * 64
     part.write_text(json.dumps(record))
-    second = check(seconds=0)
-    assert second["unread"] == first["unread"] - (model / "config.json").stat().st_size
-    check()
+    assert check()["unread"] == 0
     assert digests(tmp_path)["config.json"] == "a" * 64
     assert not part.exists()
+
+
+def test_a_play_says_how_far_it_is(repository: Path, model: Path, tmp_path: Path) -> None:
+    task = {"model_files": {"path": str(model), "manifest": str(tmp_path / "model.json"), "seconds": 0}}
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]
+    (tmp_path / "play.yml").write_text(json.dumps(play))
+    done = subprocess.run(
+        ["ansible-playbook", "--inventory", "localhost,", "--connection", "local", tmp_path / "play.yml"],
+        env={
+            **os.environ,
+            "ANSIBLE_CONFIG": str(repository / "ansible.cfg"),
+            "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    said = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(f"localhost: reading {model}, 0.0 of 0.0 GB")
+    ]
+    # Four files, one a call; the last one ends the task.
+    assert len(said) == 3
+    assert "changed=1" in done.stdout
+    assert "" not in {
+        entry["sha256"] for entry in json.loads((tmp_path / "model.json").read_text())["files"].values()
+    }
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0, "212.4 of 590.0 GB"),
+        (1.9e9, "212.4 of 590.0 GB, 1.90 GB/s, about 3 min left"),
+        (5e9, "212.4 of 590.0 GB, 5.00 GB/s, about 76 s left"),
+    ],
+)
+def test_how_far_it_is_in_words(rate: float, text: str) -> None:
+    assert progress(212.4e9, 590e9, rate) == text
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="looks at files as another user")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import OperatorError
+from .server import render_environment
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -94,10 +95,11 @@ class Fetch:
 
     def _environment(self) -> dict[str, str]:
         home = f"{self.folder}/.cache"
-        # Everything that the library keeps stays on the file system whose space is checked.
         return {
+            # Everything that the library keeps stays on the file system whose space is checked.
             "HOME": home,
             "HF_HOME": f"{home}/home",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
             "PATH": os.environ.get("PATH", ""),
             **self.environment,
         }
@@ -181,7 +183,7 @@ class Fetch:
         handle, name = tempfile.mkstemp(dir=_UNIT_DIRECTORY, prefix="sglang-fetch-")
         try:
             with os.fdopen(handle, "w") as out:
-                out.writelines(f"{key}={json.dumps(value)}\n" for key, value in self._environment().items())
+                out.write(render_environment(self._environment()))
             subprocess.run(
                 [
                     "systemd-run",

@@ -265,15 +265,16 @@ def carry_over(files: Mapping[str, File], recorded: Mapping[str, File]) -> dict[
 def read_fully(folder: Path, files: Mapping[str, File], seconds: float | None) -> dict[str, File]:
     """Read files that have no digest yet, largest first, several at once.
 
-    No further file is begun after ``seconds``, so that a caller can say how far it is; the rest comes back as it was.
+    After ``seconds`` no further file is begun, so that a caller can say how far it is, but at least one is read. The
+    others come back as they were.
     """
     began = time.monotonic()
+    unread = sorted((name for name in files if not files[name].sha256), key=lambda name: -files[name].size)
 
     def read(name: str) -> tuple[str, File]:
-        if seconds is not None and time.monotonic() - began >= seconds:
+        if name != unread[0] and seconds is not None and time.monotonic() - began >= seconds:
             return name, files[name]
         return name, replace(files[name], sha256=sha256(folder / name))
 
-    unread = sorted((name for name in files if not files[name].sha256), key=lambda name: -files[name].size)
     with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as readers:
         return {**files, **dict(readers.map(read, unread))}
