@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,8 @@ PROMPTS = Path(__file__).resolve().parents[2] / "roles/throughput_check/files/pr
 # Quick, and with whole steps: 1 + 9 * 3 = 28 tokens.
 QUICK = Behaviour(ttft_s=0.02, step_s=0.002, accept_length=3.0)
 TOKENS = 28
-KEYS = {"api_key": "planted-api-key-0001", "admin_key": "planted-admin-key-01"}
+KEYS: dict[str, Any] = {"api_key": "planted-api-key-0001", "admin_key": "planted-admin-key-01"}
+
 
 def make_plan(*points: PointPlan, **changes: Any) -> Plan:
     values: dict[str, Any] = {
@@ -51,26 +55,50 @@ def make_plan(*points: PointPlan, **changes: Any) -> Plan:
     return Plan(**{**values, **changes})
 
 
-def run_plan(behaviour: Behaviour, plan: Plan, **options: Any) -> result.Result:
-    """Measure a stand-in with this behaviour."""
-    version = options.get("version", "0.5.9")
-    with StandIn(behaviour) as server:
-        client = Server(server.url, behaviour.api_key, behaviour.admin_key)
-        with Bench(sys.executable, server.url, behaviour.api_key, "/", environment=environment(version)) as bench:
-            return measure.measure(
-                plan,
-                prompts.load(PROMPTS),
-                client,
-                bench,
-                Sampler(options.get("nvidia_smi", "no-such-program")),
-                options.get("more_runs", lambda _: 0),
-                {},
-            )
+class Bed:
+    """A server and a load generator that is at it."""
+
+    def __init__(self, server: StandIn, bench: Bench) -> None:
+        self.server, self.bench = server, bench
+
+    def measure(self, plan: Plan, **options: Any) -> result.Result:
+        behaviour = self.server.behaviour
+        return measure.measure(
+            plan,
+            prompts.load(PROMPTS),
+            options.get("client") or Server(self.server.url, behaviour.api_key, behaviour.admin_key),
+            self.bench,
+            Sampler(options.get("nvidia_smi", "no-such-program")),
+            options.get("more_runs", lambda _: 0),
+            {},
+        )
+
+
+@contextmanager
+def make_bed(behaviour: Behaviour, version: str = "0.5.9") -> Iterator[Bed]:
+    env, key = environment(version), behaviour.api_key
+    with StandIn(behaviour) as server, Bench(sys.executable, server.url, key, "/", environment=env) as bench:
+        yield Bed(server, bench)
+
+
+@pytest.fixture(scope="module")
+def shared_bed() -> Iterator[Bed]:
+    """To start the load generator takes seconds, so tests share one."""
+    with make_bed(QUICK) as bed:
+        yield bed
+
+
+@pytest.fixture
+def bed(shared_bed: Bed) -> Bed:
+    """A server without faults; each test may give it some."""
+    shared_bed.server.behaviour = QUICK
+    return shared_bed
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.10.post1"])
 def test_a_good_server_is_measured_with_the_program_of_each_release(version: str) -> None:
-    taken = run_plan(QUICK, make_plan(PointPlan(1), PointPlan(4)), version=version)
+    with make_bed(QUICK, version) as bed:
+        taken = bed.measure(make_plan(PointPlan(1), PointPlan(4)))
     alone, together = (point.runs[0] for point in taken.points)
     assert alone.valid and together.valid
     assert (alone.requests, alone.failures, alone.output_tokens) == (4, 0, 4 * TOKENS)
@@ -82,7 +110,8 @@ def test_a_good_server_is_measured_with_the_program_of_each_release(version: str
 
 
 def test_no_key_is_in_what_is_stored(tmp_path: Path) -> None:
-    taken = run_plan(Behaviour(**{**QUICK.__dict__, **KEYS}), make_plan())
+    with make_bed(replace(QUICK, **KEYS)) as bed:
+        taken = bed.measure(make_plan())
     assert taken.points[0].runs[0].valid
     stored = measure.store(taken, tmp_path)
     written = "".join(path.read_text("utf-8") for path in tmp_path.rglob("*") if path.is_file())
@@ -91,30 +120,39 @@ def test_no_key_is_in_what_is_stored(tmp_path: Path) -> None:
     assert measure.load_result(stored) == taken
 
 
-def test_the_wrong_admin_key_is_named() -> None:
-    behaviour = Behaviour(**{**QUICK.__dict__, **KEYS})
-    with StandIn(behaviour) as server, pytest.raises(OperatorError, match=r"401.*admin key"):
-        Server(server.url, KEYS["api_key"]).flush_cache(1.0)
+def test_the_wrong_admin_key_is_named(bed: Bed) -> None:
+    bed.server.change(**KEYS)
+    with pytest.raises(OperatorError, match=r"401.*admin key"):
+        Server(bed.server.url, KEYS["api_key"]).flush_cache(1.0)
 
 
-def test_a_busy_server_is_not_measured() -> None:
-    with pytest.raises(OperatorError, match="busy"):
-        run_plan(Behaviour(**{**QUICK.__dict__, "busy": True}), make_plan())
-
-
-def test_a_server_without_metrics_is_not_measured() -> None:
-    with pytest.raises(OperatorError, match="--enable-metrics"):
-        run_plan(Behaviour(**{**QUICK.__dict__, "no_metrics": True}), make_plan())
-
-
-def test_a_server_of_the_other_profile_is_not_measured() -> None:
-    with pytest.raises(OperatorError, match="does not run the profile eagle3"):
-        run_plan(Behaviour(**{**QUICK.__dict__, "speculative": False}), make_plan())
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        pytest.param({"busy": True}, "busy", id="at work"),
+        pytest.param({"no_metrics": True}, "--enable-metrics", id="without metrics"),
+        pytest.param({"speculative": False}, "does not run the profile eagle3", id="of the other profile"),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_refused(bed: Bed, fault: dict[str, Any], message: str) -> None:
+    bed.server.change(**fault)
+    with pytest.raises(OperatorError, match=message):
+        bed.measure(make_plan())
 
 
 def test_a_server_that_dies_is_named_as_such() -> None:
-    with pytest.raises(OperatorError, match="does not answer"):
-        run_plan(Behaviour(**{**QUICK.__dict__, "dies_on_first_post": True}), make_plan())
+    dying = make_bed(replace(QUICK, dies_on_first_post=True))
+    with dying as bed, pytest.raises(OperatorError, match="does not answer"):
+        bed.measure(make_plan())
+
+
+def test_an_interpreter_that_is_missing_is_named() -> None:
+    with (
+        StandIn(QUICK) as server,
+        Bench("/no/python", server.url, "", "/") as bench,
+        pytest.raises(OperatorError, match="/no/python"),
+    ):
+        Bed(server, bench).measure(make_plan())
 
 
 FAULTS = [
@@ -131,69 +169,72 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "name"), FAULTS)
-def test_a_fault_is_called_by_its_name_and_its_run_does_not_count(fault: dict[str, Any], name: str) -> None:
-    point = run_plan(Behaviour(**{**QUICK.__dict__, **fault}), make_plan()).points[0]
+def test_a_fault_is_called_by_its_name_and_its_run_does_not_count(
+    bed: Bed, fault: dict[str, Any], name: str
+) -> None:
+    bed.server.change(**fault)
+    point = bed.measure(make_plan()).points[0]
     assert not any(run.valid for run in point.runs)
     assert {reason.split(":")[0] for run in point.runs for reason in run.invalid_because} == {name}
 
 
-def test_a_server_that_hangs_ends_the_run_in_time() -> None:
-    behaviour = Behaviour(**{**QUICK.__dict__, "hangs_after": 6})
-    point = run_plan(behaviour, make_plan(run_limit_s=8.0)).points[0]
+def test_a_server_that_hangs_ends_the_run_in_time_and_is_not_asked_again() -> None:
+    with make_bed(replace(QUICK, hangs_after=6)) as bed:
+        point = bed.measure(make_plan(run_limit_s=8.0)).points[0]
     assert [reason.split(":")[0] for reason in point.runs[-1].invalid_because] == [result.TIMEOUT]
-    assert len(point.runs) == 1, "a server that hangs is not asked again"
+    assert len(point.runs) == 1
 
 
-def test_a_metric_that_is_missing_is_none_and_not_a_guess() -> None:
-    behaviour = Behaviour(**{**QUICK.__dict__, "missing_counter": "cuda_graph_passes_total"})
-    run = run_plan(behaviour, make_plan()).points[0].runs[0]
+def test_a_metric_that_is_missing_is_none_and_not_a_guess(bed: Bed) -> None:
+    bed.server.change(missing_counter="cuda_graph_passes_total")
+    run = bed.measure(make_plan()).points[0].runs[0]
     assert run.accept_length is None
     assert run.graph_share is None
 
 
-def test_an_accept_length_of_nearly_one_is_seen_at_good_speed() -> None:
-    behaviour = Behaviour(**{**QUICK.__dict__, "accept_length": 1.01})
-    run = run_plan(behaviour, make_plan(output_tokens=102)).points[0].runs[0]
+def test_an_accept_length_of_nearly_one_is_seen_at_good_speed(bed: Bed) -> None:
+    bed.server.change(accept_length=1.01)
+    run = bed.measure(make_plan(output_tokens=102)).points[0].runs[0]
     assert run.valid
     assert run.accept_length == pytest.approx(1.01, abs=0.005)
 
 
-def test_eager_passes_are_seen() -> None:
-    behaviour = Behaviour(**{**QUICK.__dict__, "graphs": 0.0})
-    assert run_plan(behaviour, make_plan()).points[0].runs[0].graph_share == 0.0
+def test_eager_passes_are_seen(bed: Bed) -> None:
+    bed.server.change(graphs=0.0)
+    assert bed.measure(make_plan()).points[0].runs[0].graph_share == 0.0
 
 
-def test_a_disturbed_run_is_repeated_and_not_averaged() -> None:
+def test_a_disturbed_run_is_repeated_and_not_averaged(bed: Bed) -> None:
     class DisturbedOnce(Server):
         flushes = 0
 
         def flush_cache(self, idle_limit_s: float) -> None:
             self.flushes += 1
             # The first is the warm-up's, the second that of the first run that would count.
-            server.change(foreign_requests=1 if self.flushes == 2 else 0)
+            bed.server.change(foreign_requests=1 if self.flushes == 2 else 0)
             super().flush_cache(idle_limit_s)
 
-    with StandIn(QUICK) as server:
-        client = DisturbedOnce(server.url)
-        with Bench(sys.executable, server.url, "", "/", environment=environment("0.5.9")) as bench:
-            taken = measure.measure(
-                make_plan(), prompts.load(PROMPTS), client, bench, Sampler("no"), lambda _: 0, {}
-            )
-    assert [run.valid for run in taken.points[0].runs] == [False, True]
-    assert len(taken.points[0].samples("decode_tok_s")) == 1
+    point = bed.measure(make_plan(), client=DisturbedOnce(bed.server.url)).points[0]
+    assert [run.valid for run in point.runs] == [False, True]
+    assert len(point.samples("decode_tok_s")) == 1
 
 
-def test_runs_are_added_while_they_are_asked_for_and_up_to_the_limit() -> None:
-    plan = make_plan(runs_min=1, runs_max=3)
-    assert len(run_plan(QUICK, plan, more_runs=lambda _: 0).points[0].runs) == 1
-    assert len(run_plan(QUICK, plan, more_runs=lambda _: 9).points[0].runs) == 3
+@pytest.mark.parametrize(("wanted", "made"), [(0, 1), (1, 2), (9, 3)])
+def test_runs_are_added_while_they_are_asked_for_and_up_to_the_limit(
+    bed: Bed, wanted: int, made: int
+) -> None:
+    def more_runs(point: result.Point) -> int:
+        return max(0, 1 + wanted - len(point.runs))
+
+    point = bed.measure(make_plan(runs_min=1, runs_max=3), more_runs=more_runs).points[0]
+    assert len(point.runs) == made
 
 
-def test_throttled_gpus_are_seen_through_nvidia_smi(tmp_path: Path) -> None:
+def test_throttled_gpus_are_seen_through_nvidia_smi(bed: Bed, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '0, 1200, 12481, 310.0, 92, 0x0000000000000040'\nexec sleep 60\n")
     program.chmod(0o755)
-    run = run_plan(QUICK, make_plan(), nvidia_smi=str(program)).points[0].runs[0]
+    run = bed.measure(make_plan(), nvidia_smi=str(program)).points[0].runs[0]
     assert run.invalid_because == [f"{result.THROTTLED}: hardware thermal slowdown on GPU 0"]
     assert run.gpu["clock_mhz"] == 1200
 

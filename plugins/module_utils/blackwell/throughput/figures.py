@@ -161,19 +161,19 @@ def _unfinished_foreign_tokens(seen: Seen) -> float:
 
 
 def _stalls(requests: list[Request], stall_s: float) -> list[str]:
-    stalls = []
+    answered = [request for request in requests if request.gaps_s]
     # Tokens of one chunk have equal gaps, which add up to the time that the client waited for it.
-    waits = [
-        (request.ttft_s, max(sum(chunk) for _, chunk in itertools.groupby(request.gaps_s)))
-        for request in requests
-        if request.gaps_s
-    ]
-    for kind, column in (("its first token", 0), ("the next token", 1)):
-        values = [wait[column] for wait in waits]
-        usual = statistics.median(values) if values else 0.0
+    chunks = [[sum(chunk) for _, chunk in itertools.groupby(request.gaps_s)] for request in answered]
+    waits = {
+        "its first token": [request.ttft_s for request in answered],
+        "the next token": [wait for waits in chunks for wait in waits],
+    }
+    stalls = []
+    for awaited, values in waits.items():
+        usual = statistics.median_low(values) if values else 0.0
         for wait in values:
             if wait > max(stall_s, _STALL_TIMES_MEDIAN * usual):
-                stalls.append(f"one waited {wait:.1f} s for {kind}, the median is {usual * 1000:.0f} ms")
+                stalls.append(f"one waited {wait:.1f} s for {awaited}, the median is {usual * 1000:.0f} ms")
     return stalls
 
 
