@@ -60,8 +60,8 @@ def large(content: bytes) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(hub: Hub) -> Iterator[Hub]:
-    """Serve it on a free port; ``hub.address`` says where."""
+def serving(hub: Hub, port: int = 0) -> Iterator[Hub]:
+    """Serve it, on a free port unless one is given; ``hub.address`` says where."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -116,7 +116,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         hub.address = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -98,8 +98,11 @@ def test_a_recorded_model_needs_no_network(fetch: Run, tmp_path: Path, hub: Hub)
     (tmp_path / "state").mkdir()
     record = {"path": str(tmp_path / "models" / "draft"), "source": source, "files": {}}
     (tmp_path / "state" / "draft.json").write_text(json.dumps(record))
+    (tmp_path / "models" / "draft").mkdir(parents=True)
     result = fetch()
     assert (result["changed"], result["done"], hub.asked) == (False, True, [])
+    (tmp_path / "models" / "draft").rmdir()
+    assert fetch()["changed"]
 
 
 def test_an_interrupted_download_goes_on_where_it_was(fetch: Run, tmp_path: Path, hub: Hub) -> None:
@@ -133,8 +136,8 @@ def test_check_mode_tells_and_fetches_nothing(fetch: Run, tmp_path: Path) -> Non
 def test_what_can_move_is_refused(fetch: Run, revision: str, hub: Hub) -> None:
     assert fetch(revision=revision)["msg"] == (
         f"someone/drafter is to be fetched without a commit, so hosts could get different models. Found: '{revision}'. "
-        "Expected: the 40 hex digits of a commit, not a branch or a tag. To mend it: take it from "
-        "https://huggingface.co/someone/drafter/commits/main."
+        "Expected: the 40 hex digits of a commit, not a branch or a tag. To mend it: take it from: git ls-remote "
+        "https://huggingface.co/someone/drafter HEAD."
     )
     assert hub.asked == []
 

@@ -78,7 +78,7 @@ class Fetch:
                 f"{self.repository} is to be fetched without a commit, so hosts could get different models",
                 found=repr(self.revision),
                 expected="the 40 hex digits of a commit, not a branch or a tag",
-                remedy=f"take it from https://huggingface.co/{self.repository}/commits/main",
+                remedy=f"take it from: git ls-remote https://huggingface.co/{self.repository} HEAD",
             )
 
     def _argv(self, action: str) -> list[str]:
