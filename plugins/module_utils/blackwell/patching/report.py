@@ -8,10 +8,11 @@ from typing import Any
 State = Mapping[str, Any]
 """One entry of what the module ``source_patch`` returns as ``patches``."""
 
+# The reason of a needed patch is why it is on, which says nothing about what happened.
 _MEANING = {
-    "needed": "the installation lacks it",
-    "stale": "its text is outdated, incomplete or no longer wanted",
-    "conflict": "it cannot be made",
+    "needed": "{path} lacks it",
+    "stale": "{path}: {reason}",
+    "conflict": "{path} {reason}",
 }
 
 
@@ -27,7 +28,7 @@ def table(states: Sequence[State]) -> str:
 def drift(states: Sequence[State]) -> list[str]:
     """What is not as the project left it, a sentence each; empty if nothing drifted."""
     found = [
-        f"{one['id']} is {one['state']}: {_MEANING[one['state']]} ({one['path']}: {one['reason']})"
+        f"{one['id']} is {one['state']}: {_MEANING[one['state']].format(**one)}"
         for one in states
         if one["state"] in _MEANING
     ]
