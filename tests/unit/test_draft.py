@@ -311,8 +311,8 @@ CASES: list[tuple[str, Callable[[Pair], object], str]] = [
     (
         "four layers",
         layers(1, 15, 29, 57),
-        "The drafter listens to another number of layers than SGLang 0.5.9 can hand over. Found: "
-        "eagle_aux_hidden_state_layer_ids [1, 15, 29, 57]. Expected: three layers. To mend it: use SGLang "
+        "The drafter listens to another number of layers than it takes in SGLang 0.5.9. Found: "
+        "eagle_aux_hidden_state_layer_ids [1, 15, 29, 57]. Expected: 3 layers. To mend it: use SGLang "
         "0.5.12 (sglang_stack_version), or another drafter.",
     ),
     (
@@ -349,8 +349,8 @@ CASES: list[tuple[str, Callable[[Pair], object], str]] = [
     (
         "two layers",
         changed(num_hidden_layers=2),
-        "SGLang's EAGLE-3 drafters have one layer. Found: num_hidden_layers 2 in the drafter's config.json. "
-        "Expected: 1. To mend it: use an EAGLE-3 drafter; a small language model is none.",
+        "The EAGLE-3 drafters of SGLang 0.5.9 have one layer. Found: num_hidden_layers 2 in the drafter's "
+        "config.json. Expected: 1. To mend it: use an EAGLE-3 drafter; a small language model is none.",
     ),
     (
         "projection of another shape",
@@ -517,6 +517,66 @@ def test_a_later_release_takes_latent_attention_and_more_layers(pair: Pair) -> N
     pair.draft["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 15, 29, 57]
     pair.arguments["speculative_draft_attention_backend"] = "trtllm_mla"
     assert pair.errors() == []
+
+
+def test_a_later_release_takes_a_deeper_drafter_with_more_states(pair: Pair) -> None:
+    pair.version = "0.5.12"
+    pair.draft.update(num_hidden_layers=2, num_aux_hidden_states=4)
+    pair.draft["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 15, 29, 57]
+    pair.tensors["fc.weight"] = Weights("BF16", (HIDDEN, 4 * HIDDEN))
+    assert pair.errors() == []
+
+
+def test_a_drafter_says_twice_how_many_states_it_takes(pair: Pair) -> None:
+    pair.version = "0.5.12"
+    pair.draft["num_aux_hidden_states"] = 4
+    pair.tensors["fc.weight"] = Weights("BF16", (HIDDEN, 4 * HIDDEN))
+    assert pair.errors() == [
+        "The drafter listens to another number of layers than it takes in SGLang 0.5.12. Found: "
+        "eagle_aux_hidden_state_layer_ids [1, 29, 57]. Expected: 4 layers. To mend it: use another drafter."
+    ]
+
+
+def test_layers_that_releases_read_differently_are_told(pair: Pair) -> None:
+    pair.draft["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [2, 30, 58]
+    assert pair.warnings() == [
+        "SGLang 0.5.9 adds one to the layers that the drafter names; later ones than 0.5.12 do so only if the "
+        "first is 1, so one of the two hands this drafter other layers than it was trained with. Found: "
+        "eagle_aux_hidden_state_layer_ids [2, 30, 58]. Expected: layers that begin with 1, which all releases "
+        "read alike. To mend it: compare the accept length with the one that is published for the drafter; if "
+        "it is lower, subtract one from each in /draft/config.json."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layers", "version", "fits"),
+    [
+        ([2, 30, 60], "0.5.13", True),
+        ([1, 30, 60], "0.5.13", False),
+        ([2, 30, 60], "0.5.12", False),
+        ([2, 30, 61], "0.5.13", False),
+    ],
+)
+def test_the_last_layer_counts_where_layers_are_taken_as_named(
+    pair: Pair, layers: list[int], version: str, fits: bool
+) -> None:
+    pair.version = version
+    pair.draft["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = layers
+    assert (pair.errors() == []) is fits
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("0.5.14", False), ("0.5.15", True)])
+def test_a_later_release_takes_no_eagle_config(pair: Pair, version: str, accepted: bool) -> None:
+    pair.version = version
+    pair.draft["eagle_config"] = None
+    assert (pair.errors() == []) is accepted
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("0.5.17", False), ("0.5.18", True)])
+def test_a_later_release_quantizes_itself(pair: Pair, version: str, accepted: bool) -> None:
+    pair.version = version
+    del pair.arguments["speculative_draft_model_quantization"]
+    assert (pair.errors() == []) is accepted
 
 
 def test_a_back_end_for_multi_head_attention_does_not_suit_latent_attention(pair: Pair) -> None:

@@ -2,7 +2,7 @@
 
 Most of these disagreements show after minutes of loading, in a child process, and some never: a damaged vocabulary map
 or a wrong layer only makes speculation slow. All of it can be read from two ``config.json`` and a few headers. The
-rules were read in the published SGLang 0.5.9 to 0.5.23.
+rules are those of the published SGLang 0.5.9 to 0.5.23.
 """
 
 from __future__ import annotations
@@ -22,11 +22,20 @@ from .weights import read_config, read_tensors
 
 ALLOW_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 EXTERNAL_MODELS = "SGLANG_EXTERNAL_MODEL_PACKAGE"
-# The drafter with multi-head attention, and the first release that has the one with latent attention.
+# The drafter with multi-head attention, and the one with latent attention.
 LLAMA_DRAFTER = "LlamaForCausalLMEagle3"
-MLA_DRAFTER_SINCE = (0, 5, 12)
+MLA_DRAFTER = "Eagle3DeepseekV2ForCausalLM"
+# The first releases in which
+MANY_STATES = (
+    0,
+    5,
+    12,
+)  # drafters may listen to another number of layers than three, or have latent attention,
+LAYERS_AS_NAMED = (0, 5, 13)  # layers are taken as the drafter names them, unless the first is 1,
+NO_EAGLE_CONFIG = (0, 5, 15)  # eagle_config may be null,
+QUANTIZES_ITSELF = (0, 5, 18)  # modelopt_fp4 does without a description of the quantization.
 # Attention back ends for one kind of attention only; all others serve both.
-MLA_ONLY = ("cutlass_mla", "flashmla", "trtllm_mla")
+MLA_ONLY = ("cutedsl_mla", "cutlass_mla", "flashmla", "tokenspeed_mla", "trtllm_mla")
 MHA_ONLY = ("trtllm_mha",)
 # Flags with a second spelling, which the inventory may use.
 _SPELLINGS = {
@@ -176,6 +185,10 @@ class Release:
         """For messages."""
         return f"SGLang {'.'.join(map(str, self.version))}" if self.version else "SGLang"
 
+    def before(self, version: tuple[int, ...]) -> bool:
+        """Whether it is known to be older than ``version``."""
+        return bool(self.version) and self.version < version
+
 
 def read_release(site_packages: Path, environment: Mapping[str, Any]) -> Release:
     """What an installed SGLang can load, from its files: it is not imported.
@@ -267,6 +280,19 @@ class Case:
         return int(self.draft.text.get("target_hidden_size") or self.draft.hidden)
 
     @property
+    def layers(self) -> Sequence[int] | None:
+        """The target's layers that the drafter listens to, where SGLang looks for them."""
+        named = self.draft.config.get("eagle_config")
+        return named.get("eagle_aux_hidden_state_layer_ids") if isinstance(named, dict) else None
+
+    @property
+    def states(self) -> int:
+        """How many hidden states of the target the drafter takes, as SGLang builds it."""
+        if self.release.before(MANY_STATES):
+            return 3
+        return int(self.draft.text.get("num_aux_hidden_states") or len(self.layers or (0, 0, 0)))
+
+    @property
     def context(self) -> int:
         """The window that the server will have."""
         return int(self.argument("context_length") or self.target.window)
@@ -327,7 +353,7 @@ def _architectures(case: Case) -> Iterator[Finding]:
         if not case.release.architectures or model.architecture in case.release.architectures:
             continue
         remedy = f"use a release of SGLang that has it, or another {role}"
-        if role == "drafter" and model.mla and case.release.version < MLA_DRAFTER_SINCE:
+        if role == "drafter" and model.mla and case.release.before(MANY_STATES):
             remedy = "use a drafter without latent attention, or SGLang 0.5.12 (sglang_stack_version)"
         yield Finding(
             f"{role}_architecture",
@@ -486,59 +512,80 @@ def _bad_map(id_: str, found: str, expected: str) -> Finding:
 
 @_rule
 def _eagle_config(case: Case) -> Iterator[Finding]:
-    if "eagle_config" in case.draft.config and not isinstance(case.draft.config["eagle_config"], dict):
-        yield Finding(
-            "eagle_config",
-            "error",
-            "eagle_config in the drafter's config.json is no mapping, and SGLang reads it as one",
-            json.dumps(case.draft.config["eagle_config"]),
-            "a mapping, or no such key",
-            f"remove eagle_config from {case.draft.path}/config.json",
-        )
+    config = case.draft.config.get("eagle_config", {})
+    if isinstance(config, dict) or (config is None and not case.release.before(NO_EAGLE_CONFIG)):
         return
+    yield Finding(
+        "eagle_config",
+        "error",
+        "eagle_config in the drafter's config.json is no mapping, and SGLang reads it as one",
+        json.dumps(config),
+        "a mapping, or no such key",
+        f"remove eagle_config from {case.draft.path}/config.json",
+    )
+
+
+@_rule
+def _layers(case: Case) -> Iterator[Finding]:
     depth = int(case.target.text.get("num_hidden_layers", 0))
-    layers = (case.draft.config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    layers = case.layers
     if layers is None:
-        elsewhere = case.draft.config.get("eagle_aux_hidden_state_layer_ids")
-        if elsewhere is not None and elsewhere != [1, depth // 2 - 1, depth - 4]:
+        elsewhere, own = (
+            case.draft.config.get("eagle_aux_hidden_state_layer_ids"),
+            [1, depth // 2 - 1, depth - 4],
+        )
+        if elsewhere not in (None, own):
             yield Finding(
                 "aux_layers_ignored",
                 "warning",
                 "The drafter names the layers it listens to where SGLang does not look, so it takes its own",
-                f"eagle_aux_hidden_state_layer_ids {elsewhere} outside eagle_config; SGLang takes "
-                f"{[1, depth // 2 - 1, depth - 4]}",
+                f"eagle_aux_hidden_state_layer_ids {elsewhere} outside eagle_config; SGLang takes {own}",
                 "the layers that the drafter was trained with, inside eagle_config",
                 f"move it into eagle_config in {case.draft.path}/config.json",
             )
         return
-    # SGLang takes what goes into the layer after the named one, so there has to be one.
-    outside = [layer for layer in layers if not 0 <= layer < depth - 1]
-    if outside:
+    named = f"eagle_aux_hidden_state_layer_ids {list(layers)}"
+    # SGLang takes what goes into a layer: into the one after the named one, or into the named one.
+    after = case.release.before(LAYERS_AS_NAMED) or list(layers[:1]) == [1]
+    last = depth - 2 if after else depth - 1
+    if any(not 0 <= layer <= last for layer in layers):
         yield Finding(
             "aux_layers",
             "error",
             "The drafter listens to layers that the target does not have",
-            f"eagle_aux_hidden_state_layer_ids {layers}, {depth} layers in the target",
-            f"layers 0 to {depth - 2}",
+            f"{named}, {depth} layers in the target",
+            f"layers 0 to {last}",
             _OTHER_DRAFTER,
         )
-    elif sorted(set(layers)) != layers:
+    elif sorted(set(layers)) != list(layers):
         yield Finding(
             "aux_layers_order",
             "error",
             "The drafter names layers twice or out of order, and SGLang hands them over once and in order",
-            f"eagle_aux_hidden_state_layer_ids {layers}",
+            named,
             f"{sorted(set(layers))}",
             _OTHER_DRAFTER,
         )
-    elif len(layers) != 3 and case.release.version < MLA_DRAFTER_SINCE:
+    elif len(layers) != case.states:
+        old = case.release.before(MANY_STATES)
         yield Finding(
             "aux_layers_number",
             "error",
-            f"The drafter listens to another number of layers than {case.release.name} can hand over",
-            f"eagle_aux_hidden_state_layer_ids {layers}",
-            "three layers",
-            "use SGLang 0.5.12 (sglang_stack_version), or another drafter",
+            f"The drafter listens to another number of layers than it takes in {case.release.name}",
+            named,
+            f"{case.states} layers",
+            f"use {'SGLang 0.5.12 (sglang_stack_version), or ' if old else ''}another drafter",
+        )
+    elif case.release.before(LAYERS_AS_NAMED) and layers[0] != 1:
+        yield Finding(
+            "aux_layers_shifted",
+            "warning",
+            f"{case.release.name} adds one to the layers that the drafter names; later ones than 0.5.12 do so only if "
+            "the first is 1, so one of the two hands this drafter other layers than it was trained with",
+            named,
+            "layers that begin with 1, which all releases read alike",
+            "compare the accept length with the one that is published for the drafter; if it is lower, subtract one "
+            f"from each in {case.draft.path}/config.json",
         )
 
 
@@ -605,13 +652,14 @@ def _loaded_as(dtype: str | None) -> str:
 
 
 @_rule
-def _layers(case: Case) -> Iterator[Finding]:
+def _depth(case: Case) -> Iterator[Finding]:
     layers = case.draft.text.get("num_hidden_layers")
-    if case.is_llama and layers != 1:
+    one = case.draft.architecture == MLA_DRAFTER or (case.is_llama and case.release.before(MANY_STATES))
+    if one and layers != 1:
         yield Finding(
             "num_hidden_layers",
             "error",
-            "SGLang's EAGLE-3 drafters have one layer",
+            f"The EAGLE-3 drafters of {case.release.name} have one layer",
             f"num_hidden_layers {layers} in the drafter's config.json",
             "1",
             "use an EAGLE-3 drafter; a small language model is none",
@@ -622,13 +670,7 @@ def _layers(case: Case) -> Iterator[Finding]:
 def _projection(case: Case) -> Iterator[Finding]:
     if not case.is_llama or not case.draft.tensors:
         return
-    layers = (case.draft.config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids") or (
-        1,
-        2,
-        3,
-    )
-    number = 3 if case.release.version < MLA_DRAFTER_SINCE else len(layers)
-    wanted = (case.draft.hidden, number * case.target_hidden)
+    wanted = (case.draft.hidden, case.states * case.target_hidden)
     tensor = case.draft.tensor("fc.weight")
     if tensor is None or tensor.shape != wanted:
         yield Finding(
@@ -636,7 +678,7 @@ def _projection(case: Case) -> Iterator[Finding]:
             "error",
             "The drafter's projection of the target's hidden states has the wrong shape",
             f"fc.weight {list(tensor.shape)}" if tensor else "no fc.weight",
-            f"fc.weight {list(wanted)}: hidden size by {number} hidden states of {case.target_hidden}",
+            f"fc.weight {list(wanted)}: hidden size by {case.states} hidden states of {case.target_hidden}",
             _OTHER_DRAFTER,
         )
 
@@ -652,8 +694,9 @@ def _quantization(case: Case) -> Iterator[Finding]:
             "eagle3_server_draft_quantization: unquant",
         ),
     ):
-        # These two read the scales of a quantized model; others quantize while they load.
-        if str(named).startswith("modelopt") and not model.quantized:
+        # These read the scales of a quantized model; others quantize while they load.
+        wanting = str(named).startswith("modelopt") and case.release.before(QUANTIZES_ITSELF)
+        if wanting and not model.quantized:
             inherited = role == "drafter" and not case.argument("speculative_draft_model_quantization")
             yield Finding(
                 f"{role}_quantization",
