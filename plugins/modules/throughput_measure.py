@@ -140,6 +140,11 @@ options:
     description: The program that samples the GPUs. Where it is not found, nothing is sampled.
     type: str
     default: nvidia-smi
+  progress:
+    description:
+      - A file on the host in which the last thing that happened is kept, one line. With it the measurement runs in the
+        background, the play shows these lines, and a lost connection does not end it.
+    type: path
   canary:
     description: What M(correctness_canary) returned, to be kept in the result.
     type: dict
@@ -234,6 +239,7 @@ def main() -> None:
             "user": {"type": "str", "default": ""},
             "environment": {"type": "dict", "default": {}},
             "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
+            "progress": {"type": "path"},
             "canary": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,

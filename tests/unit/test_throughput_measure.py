@@ -71,6 +71,7 @@ class Bed:
             Sampler(options.get("nvidia_smi", "no-such-program")),
             options.get("more_runs", lambda _: 0),
             {},
+            options.get("say", lambda line: None),
         )
 
 
@@ -228,6 +229,14 @@ def test_runs_are_added_while_they_are_asked_for_and_up_to_the_limit(
 
     point = bed.measure(make_plan(runs_min=1, runs_max=3), more_runs=more_runs).points[0]
     assert len(point.runs) == made
+
+
+def test_it_says_what_each_run_was(bed: Bed) -> None:
+    said: list[str] = []
+    bed.server.change(fast_errors=4)
+    bed.measure(make_plan(), say=said.append)
+    assert said[0] == "1 request: warming up"
+    assert said[1].startswith("1 request: a run that does not count, failed requests: 1 of 4")
 
 
 def test_throttled_gpus_are_seen_through_nvidia_smi(bed: Bed, tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ class Host:
             "idle_timeout": 1,
             "stall": 5,
             "tokenizer": None,
+            "progress": None,
             "user": "",
             "environment": environment("0.5.9"),
             "nvidia_smi": "no-such-program",
@@ -182,7 +183,8 @@ def test_a_server_that_became_wrong_fails_and_is_not_measured(host: Host) -> Non
 
 
 @pytest.mark.parametrize(
-    "work", [pytest.param({"busy": True}, id="one request"), pytest.param({"others_end": 1}, id="many requests")]
+    "work",
+    [pytest.param({"busy": True}, id="one request"), pytest.param({"others_end": 1}, id="many requests")],
 )
 def test_a_server_at_work_is_left_alone(host: Host, work: dict[str, Any]) -> None:
     host.set_baseline(1_000_000)

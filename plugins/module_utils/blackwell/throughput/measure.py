@@ -13,7 +13,7 @@ from ..errors import OperatorError
 from .bench import AllFailed, Bench, BenchTimeout, Load
 from .figures import Limits, Seen, run_of
 from .gpu import Sampler
-from .judge import need_more_runs
+from .judge import need_more_runs, point_name
 from .policy import SPECULATIVE_PROFILE, Policy
 from .prompts import PromptSet, load
 from .result import FAILURES, LONG, MISSING, STANDARD, TIMEOUT, Point, Result, Run
@@ -21,6 +21,8 @@ from .server import Server
 
 # Asked at a point that has enough runs to be looked at: how many more before the next look, 0 for enough.
 MoreRuns = Callable[[Point], int]
+# Told after each run what was seen, as one line.
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def measure(
     sampler: Sampler,
     more_runs: MoreRuns,
     canary: dict[str, Any],
+    say: Say = lambda line: None,
 ) -> Result:
     """Measure every point of the plan.
 
@@ -118,7 +121,7 @@ def measure(
         )
     taken_at = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0).isoformat()
     points = [
-        _measure_point(plan, point, prompts, server, bench, sampler, more_runs) for point in plan.points
+        _measure_point(plan, point, prompts, server, bench, sampler, more_runs, say) for point in plan.points
     ]
     return Result(
         host=plan.host,
@@ -151,6 +154,7 @@ def _measure_point(
     bench: Bench,
     sampler: Sampler,
     more_runs: MoreRuns,
+    say: Say,
 ) -> Point:
     load = Load(
         prompts=prompts.pick(plan.sizes.requests(point), point.prompts),
@@ -160,6 +164,7 @@ def _measure_point(
         chat_template=plan.chat_template,
     )
     measured = Point(concurrency=point.concurrency, runs=[], prompts=point.prompts)
+    say(f"{point_name(measured)}: warming up")
     warm_up = _one_run(plan, load, server, bench, sampler)  # The measured shapes, not counted.
     if _hopeless(warm_up):
         measured.runs.append(warm_up)
@@ -168,6 +173,7 @@ def _measure_point(
     while True:
         measured.runs.append(_one_run(plan, load, server, bench, sampler))
         valid = sum(run.valid for run in measured.runs)
+        say(_line(measured, wanted))
         if _hopeless(measured.runs[-1]) or len(measured.runs) - valid > plan.disturbed_max:
             return measured
         if valid >= wanted:
@@ -175,6 +181,14 @@ def _measure_point(
             if more == 0:
                 return measured
             wanted = min(valid + more, plan.runs_max)
+
+
+def _line(point: Point, wanted: int) -> str:
+    run = point.runs[-1]
+    if not run.valid:
+        return f"{point_name(point)}: a run that does not count, {run.invalid_because[0]}"
+    decode = "decode unknown" if run.decode_tok_s is None else f"decode {run.decode_tok_s:.1f} tok/s"
+    return f"{point_name(point)}: run {sum(run.valid for run in point.runs)} of {wanted}, {decode}"
 
 
 def _one_run(plan: Plan, load: Load, server: Server, bench: Bench, sampler: Sampler) -> Run:
@@ -309,12 +323,17 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
         other = comparable.point(point.concurrency, point.prompts) if comparable else None
         return need_more_runs(point, other, policy, plan.profile)
 
+    def say(line: str) -> None:
+        if settings["progress"]:
+            Path(settings["progress"]).write_text(line + "\n", encoding="utf-8")
+
+    say("starting")
     server = Server.of_deployment(Path(settings["config"]))
     tokenizer = settings["tokenizer"] or server.info().tokenizer_path
     python, user = str(settings["release"]["python"]), settings["user"]
     with Bench(python, server.url, server.api_key, tokenizer, user, settings["environment"]) as bench:
         result = measure(
-            plan, prompts, server, bench, Sampler(settings["nvidia_smi"]), more_runs, settings["canary"]
+            plan, prompts, server, bench, Sampler(settings["nvidia_smi"]), more_runs, settings["canary"], say
         )
     return Taken(result, measured=True, baseline=baseline, plain=plain)
 
