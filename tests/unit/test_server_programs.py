@@ -225,12 +225,13 @@ def test_a_start_waits_for_the_driver_and_records_what_it_uses(
     (deployment / "sglang@eagle3.service").write_text("as written\n")
     unit = tmp_path / "sglang@eagle3.service"
     unit.write_text("as loaded\n")
+    put_command(tmp_path, "systemctl", f'[ "$5" = sglang@eagle3.service ] && echo {unit}')
     monkeypatch.setenv("INVOCATION_ID", "abc")
     monkeypatch.setattr(
         sys,
         "argv",
-        f"prepare.py --profile eagle3 --deployment {deployment} --unit {unit} --port {free_port()} --gpus 2 "
-        "--timeout 60".split(),
+        f"prepare.py --profile eagle3 --deployment {deployment} --unit sglang@eagle3.service "
+        f"--port {free_port()} --gpus 2 --timeout 60".split(),
     )
     assert prepare.main() == ""
     assert capsys.readouterr().out == "Waiting: nvidia-smi shows 0 of 2 GPUs\n"
@@ -250,7 +251,7 @@ def test_a_start_is_given_up_with_the_reason(
     monkeypatch.setattr(
         sys,
         "argv",
-        f"prepare.py --profile eagle3 --deployment {tmp_path} --unit {tmp_path} --port {free_port()} --gpus 8 "
+        f"prepare.py --profile eagle3 --deployment {tmp_path} --unit x --port {free_port()} --gpus 8 "
         "--timeout 0".split(),
     )
     assert prepare.main() == "Not started after waiting for 0 s: nvidia-smi shows 0 of 8 GPUs"

@@ -1,6 +1,6 @@
 """Get a host ready for one start of SGLang, then record what is being started. Run by the unit, as root.
 
-    prepare.py --profile NAME --deployment FOLDER --unit FILE --port N --gpus N --timeout SECONDS
+    prepare.py --profile NAME --deployment FOLDER --unit NAME --port N --gpus N --timeout SECONDS
 
 It waits, within the timeout, for what would otherwise be a puzzling crash later: GPUs that the driver shows
 only some time after boot, memory that the processes of the last server still hold, a port that is not free
@@ -67,11 +67,11 @@ def not_ready(port: int, gpus: int) -> str:
     return ""
 
 
-def record(profile: str, deployment: Path, unit: Path) -> None:
-    """Write down what this start uses, in one step."""
-    digest = {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in [*deployment.iterdir(), unit]
-    }
+def record(profile: str, deployment: Path, unit: str) -> None:
+    """Write down what this start uses, in one step: of the unit that is the file that systemd has loaded."""
+    (loaded,) = lines_of("systemctl", "show", "--property=FragmentPath", "--value", "--", unit)
+    files = [*deployment.iterdir(), Path(loaded)]
+    digest = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     entry = {
         "deployment": deployment.name,
         "invocation": os.environ.get("INVOCATION_ID", ""),
@@ -87,7 +87,7 @@ def main() -> str:
     parser = argparse.ArgumentParser(description="Get a host ready for one start of SGLang.")
     parser.add_argument("--profile", required=True)
     parser.add_argument("--deployment", required=True, type=Path)
-    parser.add_argument("--unit", required=True, type=Path)
+    parser.add_argument("--unit", required=True)
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--gpus", required=True, type=int)
     parser.add_argument("--timeout", required=True, type=float)
