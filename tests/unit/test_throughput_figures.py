@@ -12,6 +12,8 @@ from blackwell.throughput.bench import Report, Request, report_of
 from blackwell.throughput.figures import Limits, Seen, percentile, run_of
 from blackwell.throughput.metrics import Counters, counters
 
+from tests.wheels import unpacked
+
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "throughput"
 # 4 tokens a step of 0.04 s after a first token at 0.5 s: 100 tokens a second.
 STEPS = [0.01] * 40
@@ -177,7 +179,9 @@ def test_gpu_figures_are_of_the_slowest_card_and_of_all() -> None:
 
 
 def test_a_card_that_idles_before_the_first_request_is_not_slow() -> None:
-    text = "0, 345, 3201, 77.9, 37, 0x0000000000000001\n" * 3 + "0, 1980, 3201, 410.0, 52, 0x0000000000000000\n"
+    text = (
+        "0, 345, 3201, 77.9, 37, 0x0000000000000001\n" * 3 + "0, 1980, 3201, 410.0, 52, 0x0000000000000000\n"
+    )
     assert gpu.summary(gpu.parse(text))["clock_mhz"] == 1980
 
 
@@ -228,6 +232,23 @@ def test_a_counter_that_appears_later_counts_from_zero() -> None:
     before = counters("")
     assert before.requests is None
     assert counters('sglang:num_requests_total{model_name="m"} 3.0\n').since(before).requests == 3.0
+
+
+def test_prefill_passes_of_later_releases_are_no_decode_passes() -> None:
+    modes = {"decode_cuda_graph": 30, "decode_none": 10, "prefill_cuda_graph": 3, "prefill_none": 4}
+    page = "".join(f'sglang:cuda_graph_passes_total{{mode="{mode}"}} {n}.0\n' for mode, n in modes.items())
+    assert (counters(page).decode_passes, counters(page).graph_passes) == (40, 30)
+
+
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.10.post1", "0.5.23"])
+def test_the_counters_have_these_names_in_published_releases(release: str) -> None:
+    sources = "".join(
+        path.read_text("utf-8") for path in (unpacked("sglang", release) / "sglang/srt").rglob("*collector.py")
+    )
+    for name in ("num_requests", "prompt_tokens", "generation_tokens", "cached_tokens", "realtime_tokens"):
+        assert f'"sglang:{name}_total"' in sources
+    assert '"sglang:cuda_graph_passes_total"' in sources
+    assert '"decode_cuda_graph" if value else "decode_none"' in sources
 
 
 def test_counters_of_several_ranks_add_up() -> None:

@@ -2,7 +2,7 @@
 
 Only counters are used. The gauges that look handier are of no use for a short run: SGLang 0.5.9 refreshes
 ``sglang:spec_accept_length`` and ``sglang:num_running_reqs`` every 40 decode passes and not in between.
-Counter names were read in SGLang 0.5.9 (srt/metrics/collector.py) and are the same in 0.5.10.post1.
+Counter names were read in SGLang 0.5.9 (srt/metrics/collector.py) and are the same in all releases to 0.5.23.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ def counters(page: str) -> Counters:
         ]
         return sum(matching) if matching else None
 
-    passes = total("sglang:cuda_graph_passes_total")
+    # Later releases count prefill passes under the same name, as other modes.
     in_graphs = total("sglang:cuda_graph_passes_total", mode="decode_cuda_graph")
+    eager = total("sglang:cuda_graph_passes_total", mode="decode_none")
+    counts_passes = in_graphs is not None or eager is not None
     return Counters(
         requests=total("sglang:num_requests_total"),
         # It appears with the first cached prompt; a server without one shows none, which is 0.
@@ -62,8 +64,8 @@ def counters(page: str) -> Counters:
         prompt_tokens=total("sglang:prompt_tokens_total"),
         generated_tokens=total("sglang:generation_tokens_total"),
         decode_tokens=total("sglang:realtime_tokens_total", mode="decode"),
-        decode_passes=passes,
-        graph_passes=None if passes is None else in_graphs or 0.0,
+        decode_passes=(in_graphs or 0.0) + (eager or 0.0) if counts_passes else None,
+        graph_passes=(in_graphs or 0.0) if counts_passes else None,
     )
 
 
