@@ -272,7 +272,7 @@ def requests_of(said: dict[str, Any], output_tokens: int) -> list[Request]:
             problem = error.strip().splitlines()[-1][:200]
         elif ttft <= 0:
             problem, tokens = "the stream ended without a token", 0
-        elif tokens != output_tokens:
+        elif tokens < output_tokens:
             problem = f"{tokens} of {output_tokens} tokens"
         else:
             problem = ""
