@@ -54,6 +54,11 @@ options:
     type: list
     elements: str
     default: []
+  running:
+    description:
+      - What runs now, with C(deployment), C(files), C(release) and C(fingerprint), to be compared with the newest
+        accepted receipt.
+    type: dict
   keep:
     description: How many receipts stay on the host.
     type: int
@@ -86,6 +91,11 @@ pending:
   description: What is known of the rollout that runs now, or was broken off.
   returned: O(state=begun)
   type: dict
+differences:
+  description: What is not as that receipt says, each as one sentence.
+  returned: with O(running)
+  type: list
+  elements: str
 expected:
   description: What each phase and the outage usually take on this host, in seconds.
   returned: O(state=begun) and O(state=read)
@@ -113,6 +123,7 @@ def main() -> None:
             "outage_file": {"type": "path"},
             "content": {"type": "dict", "default": {}},
             "secrets": {"type": "list", "elements": "str", "default": [], "no_log": True},
+            "running": {"type": "dict"},
             "keep": {"type": "int", "default": 50},
         },
         required_if=[("state", "begun", ["host"]), ("state", "ended", ["outcome"])],
@@ -129,6 +140,7 @@ def main() -> None:
             receipt=earlier[0] if earlier else None,
             accepted=accepted[0] if accepted else None,
             expected=receipt.expected(earlier),
+            differences=receipt.differences(accepted[0], given["running"]) if accepted and given["running"] else [],
         )
     if given["state"] == "begun":
         pending = receipt.begin(folder, given["host"], now=time.time())
