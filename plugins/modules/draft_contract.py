@@ -23,10 +23,10 @@ options:
     description: Environment variables of the server.
     type: dict
     default: {}
-  site_packages:
-    description: Where the SGLang of the release is installed.
-    type: path
-    required: true
+  python:
+    description: Interpreter that will run SGLang. It is asked only where its sglang is. Empty while there is none.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -43,7 +43,7 @@ EXAMPLES = r"""
   draft_contract:
     arguments: "{{ eagle3_server_profiles.eagle3.arguments }}"
     environment: "{{ eagle3_server_profiles.eagle3.environment }}"
-    site_packages: "{{ sglang_stack_release.site_packages }}"
+    python: "{{ sglang_stack_release.python }}"
 """
 
 RETURN = r"""
@@ -66,6 +66,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import draft
+from ansible.module_utils.blackwell.contract.source import source_root
 from ansible.module_utils.blackwell.errors import OperatorError
 
 
@@ -74,7 +75,7 @@ def main() -> None:
         argument_spec={
             "arguments": {"type": "dict", "required": True},
             "environment": {"type": "dict", "default": {}},
-            "site_packages": {"type": "path", "required": True},
+            "python": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -83,10 +84,7 @@ def main() -> None:
     if not drafter:
         module.exit_json(changed=False, findings=[], unchecked=[])
     paths = [Path(given["arguments"]["model_path"]), Path(drafter)]
-    release = draft.read_release(Path(given["site_packages"]), given["environment"])
-    unchecked = []
-    if not release.architectures:
-        unchecked.append(f"There is no SGLang in {given['site_packages']} to hold the models against")
+    unchecked = [] if given["python"] else ["There is no SGLang yet to hold target and drafter against"]
     absent = [str(path) for path in paths if not path.is_dir()]
     if absent:
         unchecked.append(
@@ -95,13 +93,16 @@ def main() -> None:
     if unchecked and not module.check_mode:
         module.fail_json(msg=f"{'. '.join(unchecked)}.")
     findings = []
-    if not absent:
-        try:
+    try:
+        release = draft.Release()
+        if given["python"]:
+            release = draft.read_release(source_root(Path(given["python"])), given["environment"])
+        if not absent:
             target, drafter_model = (draft.read_model(path, tensors=path == paths[1]) for path in paths)
-        except OperatorError as error:
-            module.fail_json(msg=str(error))
-        case = draft.Case(target, drafter_model, given["arguments"], given["environment"], release)
-        findings = draft.check(case)
+            case = draft.Case(target, drafter_model, given["arguments"], given["environment"], release)
+            findings = draft.check(case)
+    except OperatorError as error:
+        module.fail_json(msg=str(error))
     errors = [str(finding) for finding in findings if finding.severity == "error"]
     if errors:
         head = f"The drafter in {drafter} does not go with the target in {paths[0]}:"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Pair:
     """A target and a drafter that go together, to be spoilt; kept apart from those of other tests."""
 
     def __init__(self, folder: Path, run_module: Run) -> None:
-        self.folder, self._run = folder, run_module
+        self.folder, self._run_module = folder, run_module
         self.target, self.draft = copy.deepcopy(TARGET), copy.deepcopy(DRAFT)
         self.tensors = dict(TENSORS)
         self.arguments: dict[str, Any] = dict(ARGUMENTS)
@@ -83,26 +84,30 @@ class Pair:
     def check(self, *, check: bool = False) -> dict[str, Any]:
         write_model(self.folder / "target", self.target, {})
         write_model(self.folder / "draft", self.draft, self.tensors)
-        models = self.folder / "site" / "sglang" / "srt" / "models"
+        venv.create(self.folder / "venv", symlinks=True, with_pip=False)
+        site = next((self.folder / "venv").glob("lib/python3*/site-packages"))
+        models = site / "sglang" / "srt" / "models"
         models.mkdir(parents=True)
+        (site / "sglang" / "__init__.py").write_text("raise SystemExit('was imported')\n")
         for name, architecture in self.models.items():
             (models / f"{name}.py").write_text(
                 f"class {architecture}: ...\n\n\nEntryClass = [{architecture}]\n"
             )
-        (self.folder / "site" / f"sglang-{self.version}.dist-info").mkdir()
+        (site / f"sglang-{self.version}.dist-info").mkdir()
+        return self.run(check=check)
+
+    def run(self, *, check: bool = False, **changed: Any) -> dict[str, Any]:
+        """Check what is there."""
         paths = {
             "model_path": str(self.folder / "target"),
             "speculative_draft_model_path": str(self.folder / "draft"),
         }
-        return self._run(
-            "draft_contract",
-            {
-                "arguments": {**paths, **self.arguments},
-                "environment": self.environment,
-                "site_packages": str(self.folder / "site"),
-            },
-            check=check,
-        )
+        given = {
+            "arguments": {**paths, **self.arguments},
+            "environment": self.environment,
+            "python": str(self.folder / "venv" / "bin" / "python"),
+        }
+        return self._run_module("draft_contract", {**given, **changed}, check=check)
 
     def errors(self) -> list[str]:
         """The errors, with the folder of the test left out."""
@@ -586,50 +591,41 @@ def test_a_back_end_for_multi_head_attention_does_not_suit_latent_attention(pair
     assert "back end is for multi-head attention, and the drafter has latent attention" in pair.errors()[0]
 
 
-def test_a_server_without_a_drafter_has_nothing_to_check(tmp_path: Path, run_module: Run) -> None:
-    result = run_module(
-        "draft_contract",
-        {"arguments": {"model_path": str(tmp_path)}, "site_packages": str(tmp_path)},
-    )
+def test_a_server_without_a_drafter_has_nothing_to_check(pair: Pair) -> None:
+    result = pair.run(arguments={"model_path": "/no/target"})
     assert (result["changed"], result["findings"], result["unchecked"]) == (False, [], [])
 
 
-def test_check_mode_says_what_is_not_there_yet(pair: Pair, tmp_path: Path) -> None:
-    given = {
-        "arguments": {"model_path": "/no/target", "speculative_draft_model_path": str(tmp_path)},
-        "site_packages": str(tmp_path / "site"),
-    }
-    result = pair._run("draft_contract", given, check=True)
+def test_check_mode_says_what_is_not_there_yet(pair: Pair) -> None:
+    result = pair.run(check=True, python="")
     assert result["unchecked"] == [
-        f"There is no SGLang in {tmp_path}/site to hold the models against",
-        "There is no model in /no/target, so target and drafter are not compared",
+        "There is no SGLang yet to hold target and drafter against",
+        f"There is no model in {pair.folder}/target and {pair.folder}/draft, so target and drafter are not compared",
     ]
-    assert pair._run("draft_contract", given)["msg"] == ". ".join(result["unchecked"]) + "."
+    assert pair.run(python="")["msg"] == ". ".join(result["unchecked"]) + "."
 
 
 def test_check_mode_compares_the_models_before_there_is_a_release(pair: Pair) -> None:
     pair.draft["max_position_embeddings"] = 131072
-    pair.models.clear()
-    result = pair.check(check=True)
-    assert "window 131072 of the drafter, 262144 of the server" in result["msg"]
+    pair.check()
+    assert "window 131072 of the drafter, 262144 of the server" in pair.run(check=True, python="")["msg"]
+
+
+def test_rules_of_a_release_wait_until_it_is_known(pair: Pair) -> None:
+    pair.draft["eagle_config"] = None
+    pair.check()
+    assert pair.run(check=True, python="")["findings"] == []
+
+
+def test_an_interpreter_without_sglang_is_named(pair: Pair) -> None:
+    pair.check()
+    assert pair.run(python="/no/python")["msg"].startswith("Cannot ask /no/python where its sglang is.")
 
 
 def test_a_damaged_drafter_is_named(pair: Pair) -> None:
     pair.check()
     (pair.folder / "draft" / "model.safetensors").write_bytes(b"")
-    assert (
-        "is no safetensors file"
-        in pair._run(
-            "draft_contract",
-            {
-                "arguments": {
-                    "model_path": str(pair.folder / "target"),
-                    "speculative_draft_model_path": str(pair.folder / "draft"),
-                },
-                "site_packages": str(pair.folder / "site"),
-            },
-        )["msg"]
-    )
+    assert "is no safetensors file" in pair.run()["msg"]
 
 
 def test_the_classes_of_the_published_release_are_found_without_importing_it() -> None:
