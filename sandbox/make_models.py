@@ -367,14 +367,18 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         },
         folder / "tokenizer_config.json",
     )
-    write_json({**names, "additional_special_tokens": SPECIAL_TOKENS[2:8]}, folder / "special_tokens_map.json")
+    write_json(
+        {**names, "additional_special_tokens": SPECIAL_TOKENS[2:8]}, folder / "special_tokens_map.json"
+    )
 
 
 def main() -> None:
     """Write both models into the folders ``target`` and ``draft`` below the output folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("output", type=Path)
-    parser.add_argument("--corpus", type=Path, nargs="+", required=True, help="text the tokenizer learns from")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="+", required=True, help="text the tokenizer learns from"
+    )
     arguments = parser.parse_args()
     target, draft = arguments.output / "target", arguments.output / "draft"
     for folder in (target, draft):
@@ -386,15 +390,16 @@ def main() -> None:
     if len(set(said)) != len(said):
         twice = sorted({tokenizer.decode([token]) for token in said if said.count(token) > 1})
         raise SystemExit(f"a token is said twice, so what follows it is not defined: {twice}")
-    end = tokenizer.token_to_id("<|im_end|>")
+    vocabulary = tokenizer.get_vocab()
+    end = vocabulary["<|im_end|>"]
     tokens = {
-        "bos_token_id": tokenizer.token_to_id("<|endoftext|>"),
+        "bos_token_id": vocabulary["<|endoftext|>"],
         "eos_token_id": end,
-        "pad_token_id": tokenizer.token_to_id("<pad>"),
+        "pad_token_id": vocabulary["<pad>"],
     }
 
     random = np.random.default_rng(0)
-    chains = {None: sentence, tokenizer.token_to_id("<|im_tools|>"): call}
+    chains: dict[int | None, list[int]] = {None: sentence, vocabulary["<|im_tools|>"]: call}
     embedding, head = embedding_and_head(chains, end, random)
     config = target_config(tokens)
     write_tokenizer(tokenizer, target)
@@ -407,7 +412,9 @@ def main() -> None:
     words = sorted(known + others[: DRAFT_VOCABULARY - len(known)])
     write_json(draft_config(tokens), draft / "config.json")
     write_tensors(draft_tensors(head, words), draft / "model.safetensors")
-    print(f"{target}: recites {len(sentence)} tokens, calls a tool in {len(call)}; {draft}: {len(words)} words")
+    print(
+        f"{target}: recites {len(sentence)} tokens, calls a tool in {len(call)}; {draft}: {len(words)} words"
+    )
 
 
 if __name__ == "__main__":

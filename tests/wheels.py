@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -33,7 +32,7 @@ def wheel(name: str, version: str, python: str = "3.12") -> Path:
             command += [f"--platform={platform}" for platform in PLATFORMS]
             subprocess.run([*command, f"--dest={fresh}", f"{name}=={version}"], check=True)
             for file in Path(fresh).glob(pattern):
-                os.replace(file, folder / file.name)
+                file.replace(folder / file.name)
         found = sorted(folder.glob(pattern))
     return found[0]
 

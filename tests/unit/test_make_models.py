@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 
 def make(repository: Path, output: Path) -> dict[str, str]:
     corpus = repository / "files" / "engines" / "cpu" / "README.md"
-    command = [sys.executable, repository / "sandbox" / "make_models.py", output, "--corpus", corpus]
+    script = repository / "sandbox" / "make_models.py"
+    command = [sys.executable, str(script), str(output), "--corpus", str(corpus)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     files = [path for path in output.rglob("*") if path.is_file()]
     return {str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
