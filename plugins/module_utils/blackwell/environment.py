@@ -24,7 +24,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from .errors import OperatorError
-from .files import replace, sha256
+from .files import make_folder, replace, sha256
 from .lock import Lock, Pin, canonical
 from .seal import MANIFEST
 
@@ -162,7 +162,7 @@ def ensure(wanted: Environment, *, dry_run: bool = False) -> tuple[State, State]
     if dry_run:
         return before, after
 
-    wanted.release.mkdir(parents=True, exist_ok=True)
+    make_folder(wanted.release)
     with _only_one(wanted.release) as held:
         if packages_differ:
             # Looked at again: another run may have finished it in the meantime, and it may be serving by now.
@@ -298,6 +298,8 @@ def _install(wanted: Environment, python: str, held: int, *, rebuild: bool) -> N
             _name_broken_wheels(wanted)
             raise error
         _check_dependencies(wanted, uv)
+        # uv's own lock on the environment, which it leaves behind writable for everybody.
+        (wanted.venv / ".lock").unlink(missing_ok=True)
         replace(wanted.release / "lock.txt", wanted.lock_text)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -17,14 +17,16 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def replace(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a text file in one step: readers, and a run after a power loss, find the old text or the new one.
-
-    Missing folders are made, readable for all whatever the umask is.
-    """
-    for folder in reversed([parent for parent in path.parents if not parent.exists()]):
+def make_folder(path: Path) -> None:
+    """Make a folder and what it is in, where missing, readable for all whatever the umask is."""
+    for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         folder.mkdir()
         folder.chmod(0o755)
+
+
+def replace(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a text file in one step: readers, and a run after a power loss, find the old text or the new one."""
+    make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

@@ -64,9 +64,8 @@ def test_nothing_outside_shares_a_file_with_the_release(wanted: Environment) -> 
     assert shared == []
 
 
-def test_everything_is_compiled_and_readable_for_the_service(wanted: Environment) -> None:
-    os.umask(old := os.umask(0o077))
-    os.umask(0o077)
+def test_everything_is_compiled_and_the_service_may_read_and_not_write_it(wanted: Environment) -> None:
+    old = os.umask(0o077)
     try:
         ensure(wanted)
     finally:
@@ -74,8 +73,9 @@ def test_everything_is_compiled_and_readable_for_the_service(wanted: Environment
     tag = sys.implementation.cache_tag
     for name in ("__pycache__/alpha", "engine/__pycache__/__init__"):
         assert (wanted.site_packages / f"{name}.{tag}.pyc").is_file()
-    for path in (wanted.venv, *wanted.venv.rglob("*")):
+    for path in (wanted.release, *wanted.release.rglob("*")):
         assert path.stat().st_mode & 0o044 == 0o044, path
+        assert path.is_symlink() or path.stat().st_mode & 0o022 == 0, path
 
 
 def test_a_converged_host_is_only_looked_at(wanted: Environment) -> None:
