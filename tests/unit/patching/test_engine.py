@@ -318,3 +318,25 @@ def test_methods_go_to_the_end_of_their_class(site: Site) -> None:
     assert "    # END blackwell patch: greet-warmly\n\n\ndef friends" in site.path().read_text()
     revert(site, into)
     assert site.path().read_text() == GREETING
+
+
+def test_patches_of_one_place_rest_in_any_order(site: Site) -> None:
+    """Each inserts before the same line; whichever came last stands nearest to it."""
+    definitions = [
+        patch(
+            id=name,
+            variants=[
+                {"releases": ">=1.0", "edits": [{"before": "FRIENDS = ...", "text": f"{name.upper()} = 1\n"}]}
+            ],
+            postconditions=[{"has": f"{name.upper()} = 1"}],
+        )
+        for name in ("one", "two")
+    ]
+    for first in definitions:
+        apply(site, first)
+        apply(site, *definitions)
+        assert apply(site, *definitions).changes == []
+        installation = site.installation(*definitions)
+        assert [one.state for one in installation.status(installation.select())] == [engine.APPLIED] * 2
+        revert(site, *definitions)
+        assert site.path().read_text() == GREETING

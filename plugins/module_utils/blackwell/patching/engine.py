@@ -351,29 +351,44 @@ class Installation:
             raise Conflict(f"nobody has written this patch for {patch.distribution} {version}")
         if missing := [file for file in variant.files if file not in files]:
             raise Conflict("is not there", missing[0])
-        if not ours and (foreign := self._foreign(patch, source)) is not None:
-            status.state, status.reason = FOREIGN, foreign.because
-            if self.adopt and status.wanted:
-                bare = self._without_foreign(source, bare, patch)
-                status.plan = self._patched(patch, variant, source, bare)
-            return
-        try:
-            status.plan = self._patched(patch, variant, source, bare)
-        except Conflict:
-            if not (self.adopt and status.wanted and not ours):
-                raise
-            bare = self._without_foreign(source, bare, patch)
-            status.plan = self._patched(patch, variant, source, bare)
-            status.state, status.reason = FOREIGN, "an incomplete edit made by hand"
-            return
-        if not ours:
-            status.state, status.reason = NEEDED, patch.reason
-            if not status.wanted:
-                status.state, status.reason, status.plan = DISABLED, "switched off", {}
-        elif all(source.text(file) == text for file, text in status.plan.items()):
-            status.state, status.reason, status.plan = APPLIED, "our text is there", {}
+        if ours:
+            self._judge_ours(status, source, variant, bare)
         else:
+            self._judge_published(status, source, variant, bare)
+
+    def _judge_ours(self, status: Status, source: Sources, variant: Variant, bare: Mapping[str, str]) -> None:
+        """The state of a patch of which some text is there."""
+        clean = {file: _without(source, file) for file in variant.files}
+        expected = self._patched(status.patch, variant, source, clean)
+        if all(_without_others(source, file, status.patch.id) == text for file, text in expected.items()):
+            status.state, status.reason = APPLIED, "our text is there"
+        else:
+            status.plan = self._patched(status.patch, variant, source, bare)
             status.state, status.reason = STALE, "our text is there, but in another version or place"
+
+    def _judge_published(
+        self, status: Status, source: Sources, variant: Variant, bare: Mapping[str, str]
+    ) -> None:
+        """The state of a patch of which nothing is there: the file is as published, or somebody else edited it."""
+        patch, adopt = status.patch, self.adopt and status.wanted
+        foreign = self._foreign(patch, source)
+        try:
+            plan = {} if foreign else self._patched(patch, variant, source, bare)
+        except Conflict:
+            if not adopt:
+                raise
+            plan = {}
+        if plan and status.wanted:
+            status.state, status.reason, status.plan = NEEDED, patch.reason, plan
+        elif plan:
+            status.state, status.reason = DISABLED, "switched off"
+        else:
+            status.state = FOREIGN
+            status.reason = foreign.because if foreign else "an incomplete edit made by hand"
+            if adopt:
+                status.plan = self._patched(
+                    patch, variant, source, self._without_foreign(source, bare, patch)
+                )
 
     @staticmethod
     def _superseded(patch: Patch, source: Sources) -> tuple[str, str] | None:
@@ -444,8 +459,17 @@ class Installation:
 
 def _without(source: Sources, file: str, patch: str | None = None) -> str:
     """The text of ``file`` without one of our patches, or without any."""
+    return _taken_out(source, file, None if patch is None else {patch})
+
+
+def _without_others(source: Sources, file: str, patch: str) -> str:
+    """The text of ``file`` with one patch and no other: which of two neighbours is first does not matter."""
+    return _taken_out(source, file, hunks.ids_in(source.text(file)) - {patch})
+
+
+def _taken_out(source: Sources, file: str, patches: set[str] | None) -> str:
     try:
-        return hunks.without(source.text(file), None if patch is None else [patch])
+        return hunks.without(source.text(file), patches)
     except hunks.DamagedMarkers as damage:
         raise Conflict(f"has damaged markers: {damage}; reinstall the package", file) from damage
 

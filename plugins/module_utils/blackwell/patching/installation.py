@@ -17,6 +17,7 @@ from ..errors import OperatorError
 _PROBE = """
 import importlib.util, json, sys
 from importlib import metadata
+sys.path[:] = [entry for entry in sys.path if entry]
 found = {}
 for package, distribution in json.loads(sys.argv[1]):
     spec = importlib.util.find_spec(package)
@@ -60,15 +61,14 @@ class Package:
 def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Package]:
     """The packages, given as (import name, name of the distribution), as ``python`` would find them.
 
-    Absent ones are left out. The interpreter runs isolated, as for a service: neither the working directory
-    nor PYTHONPATH counts.
+    Absent ones are left out. As for a service, neither the working directory nor PYTHONPATH counts.
 
     Raises:
         OperatorError: the interpreter cannot be run, or a package has no version that can be read.
     """
     # Made absolute, because it is not run from here; links stay, for a virtual environment is one.
     interpreter = str(Path(python).absolute()) if "/" in python else python
-    command = [interpreter, "-I", "-c", _PROBE, json.dumps(list(packages))]
+    command = [interpreter, "-E", "-c", _PROBE, json.dumps(list(packages))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
