@@ -44,7 +44,9 @@ class Server(StandIn):
         await self.serve(host, port)
 
 
-lines = (line.partition(": ") for line in Path(sys.argv[sys.argv.index("--config") + 1]).read_text().splitlines())
+lines = (
+    line.partition(": ") for line in Path(sys.argv[sys.argv.index("--config") + 1]).read_text().splitlines()
+)
 config = {name: json.loads(value) for name, _, value in lines if value and not name.startswith("#")}
 behaviour = json.loads((Path(__file__).parents[1] / "behaviour.json").read_text())
 time.sleep(behaviour.pop("start_s", 1))
