@@ -58,7 +58,7 @@ def generate(host: Host, tokens: int) -> tuple[int, str]:
     )
 
 
-def wait_until_it_answers(host: Host, seconds: float = 300) -> None:
+def wait_until_it_answers(host: Host, seconds: float = 900) -> None:
     deadline = time.monotonic() + seconds
     while generate(host, 4)[0] != 200:
         assert time.monotonic() < deadline, f"no answer after {seconds} s"
@@ -76,7 +76,7 @@ def deploy(*more: str, **changes: Any) -> subprocess.CompletedProcess[str]:
             *more,
             str(SCENARIO / "converge.yml"),
         ],
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"},
         capture_output=True,
         text=True,
     )
@@ -153,14 +153,14 @@ def test_it_can_write_its_caches_and_nothing_else(host: Host, accepted: dict[str
 def test_the_start_limit_is_longer_than_the_starts_that_it_counts(host: Host) -> None:
     shown = host.check_output(f"systemctl cat {UNIT}").splitlines()
     limit = dict(line.split("=", 1) for line in shown if line.startswith("StartLimit"))
-    assert int(limit["StartLimitIntervalSec"]) > int(limit["StartLimitBurst"]) * (300 + 60 + 30 + 10)
+    assert int(limit["StartLimitIntervalSec"]) > int(limit["StartLimitBurst"]) * (900 + 90 + 30 + 10)
 
 
 def test_a_flag_that_sglang_does_not_know_is_refused_and_the_server_runs_on(host: Host) -> None:
     before = main_pid(host)
     done = deploy(eagle3_server_extra_arguments={"no_such_flag": 3})
     assert done.returncode != 0
-    assert "unrecognized arguments: --no-such-flag 3" in done.stdout
+    assert "unrecognized arguments: --no-such-flag 3" in done.stdout, done.stdout
     assert main_pid(host) == before
 
 
@@ -169,7 +169,8 @@ def test_an_edited_file_is_put_right_without_a_restart(host: Host, accepted: dic
     file = f"/etc/sglang/{accepted['deployment']}/eagle3.env"
     host.check_output(f"echo 'STRAY=1' >> {file}")
     host.check_output(f"echo '# stray' >> /usr/local/lib/systemd/system/{UNIT}")
-    assert deploy().returncode == 0
+    done = deploy()
+    assert done.returncode == 0, done.stdout
     assert "STRAY" not in host.file(file).content_string
     assert "stray" not in host.file(f"/usr/local/lib/systemd/system/{UNIT}").content_string
     assert main_pid(host) == before
@@ -209,7 +210,8 @@ def test_a_stop_lets_an_open_stream_end(host: Host) -> None:
 
 
 def test_a_stopped_server_is_started(host: Host) -> None:
-    assert deploy().returncode == 0
+    done = deploy()
+    assert done.returncode == 0, done.stdout
     assert generate(host, 4)[0] == 200
 
 
@@ -225,7 +227,7 @@ def test_a_killed_server_comes_back(host: Host) -> None:
 def test_a_server_that_is_alive_and_answers_nothing_is_restarted(host: Host) -> None:
     before = main_pid(host)
     host.check_output("pkill --signal STOP --full sglang::scheduler")
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while main_pid(host) in (0, before):
         assert time.monotonic() < deadline, "it was left as it was"
         time.sleep(2)
@@ -249,7 +251,8 @@ def test_a_server_that_cannot_start_is_given_up(host: Host) -> None:
 
 
 def test_a_failed_server_is_started_again_by_the_next_run(host: Host) -> None:
-    assert deploy().returncode == 0
+    done = deploy()
+    assert done.returncode == 0, done.stdout
     assert generate(host, 4)[0] == 200
 
 
@@ -259,7 +262,7 @@ def test_a_candidate_that_fails_says_why_and_leaves_the_accepted_one(
     # The drafter's window is smaller than the target's, and SGLang is not told that this is meant.
     done = deploy(eagle3_server_allow_overwrite_longer_context_len=False)
     assert done.returncode != 0
-    assert "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1" in done.stdout
+    assert "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1" in done.stdout, done.stdout
     assert KEY not in done.stdout
     assert host.run(f"systemctl is-active {UNIT}").stdout.strip() == "inactive"
     assert host.file(f"/run/systemd/system/{UNIT}").exists is False
