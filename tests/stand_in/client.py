@@ -31,9 +31,8 @@ def environment(version: str) -> dict[str, str]:
 
 
 def _program(version: str) -> Path:
-    wheel = unpacked("sglang", version)
-
     def fill(folder: Path) -> None:
+        wheel = unpacked("sglang", version)
         for part in PARTS[version]:
             source, target = wheel / "sglang" / part, folder / "sglang" / part
             target.parent.mkdir(parents=True, exist_ok=True)
