@@ -56,7 +56,10 @@ def role_calls(path: Path) -> Iterator[tuple[str, str]]:
     for mapping in walk(load(path)):
         for action in ("ansible.builtin.include_role", "ansible.builtin.import_role"):
             if action in mapping:
-                yield mapping[action]["name"], mapping[action].get("tasks_from", "main")
+                entry_point = mapping[action].get("tasks_from", "main")
+                # Which one a template names is known when it runs, and ansible-core checks it then.
+                if "{{" not in entry_point:
+                    yield mapping[action]["name"], entry_point
         for role in mapping.get("roles", []) if "hosts" in mapping else []:
             yield (role if isinstance(role, str) else role["role"]), "main"
 
