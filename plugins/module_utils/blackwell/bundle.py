@@ -205,18 +205,28 @@ def _batches(pins: Iterable[Pin]) -> Iterator[list[Pin]]:
     """Groups that are fetched together.
 
     Wheels of a local version (+cpu, +cu130) go alone: most indexes lack them, and a group fails as one. So do wheels
-    without a checksum, since pip wants one for all of a group or for none.
+    without a checksum, since pip wants one for all of a group or for none. pip takes one version of a package a call:
+    where locks differ, the second version of each goes into a later group.
     """
 
     def alone(pin: Pin) -> bool:
         return "+" in pin.version or not pin.sha256
 
+    turns: dict[str, int] = {}
+    queue: list[tuple[bool, int, str, Pin]] = []
+    for pin in sorted(pins, key=lambda pin: (pin.name, pin.version)):
+        turns[pin.name] = turns.get(pin.name, -1) + 1
+        queue.append((alone(pin), turns[pin.name], pin.filename, pin))
+
     batch: list[Pin] = []
-    for pin in sorted(pins, key=lambda pin: (alone(pin), pin.name)):
+    turn_of_batch = 0
+    for by_itself, turn, _, pin in sorted(queue, key=lambda entry: entry[:3]):
         size = sum(other.size for other in batch) + pin.size
-        if batch and (alone(pin) or size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
+        full = size > _BATCH_BYTES or len(batch) == _BATCH_FILES
+        if batch and (by_itself or turn != turn_of_batch or full):
             yield batch
             batch = []
+        turn_of_batch = turn
         batch.append(pin)
     if batch:
         yield batch

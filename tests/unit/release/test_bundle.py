@@ -59,6 +59,19 @@ def test_it_has_the_wheels_of_the_lock_uv_and_the_lists(wanted: Bundle) -> None:
     assert {wheel["name"] for wheel in manifest["wheels"]} == {"alpha", "beta", "gamma", "uv"}
 
 
+def test_locks_that_differ_in_a_version_share_a_bundle(
+    wanted: Bundle, source: Path, make_wheel: WheelMaker
+) -> None:
+    """pip takes one version of a package a call, and an upgrade needs both."""
+    newer = [make_wheel(name, "2.0", into=source) for name in ("alpha", "beta")]
+    other = wanted.path.parent / "other.txt"
+    other.write_text(lock_of(*newer)[1])
+    both = dataclasses.replace(wanted, locks=(*wanted.locks, other))
+    both.make(both.inspect())
+    names = {entry.name.split("-")[0] + entry.name.split("-")[1] for entry in both.wheels.iterdir()}
+    assert {"alpha1.0", "alpha2.0", "beta1.0", "beta2.0", "gamma1.0"} <= names
+
+
 def test_a_complete_bundle_needs_no_source_and_is_not_written(
     wanted: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
