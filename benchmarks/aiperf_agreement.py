@@ -52,7 +52,10 @@ def main() -> None:
     with Bench(given.python, server.url, server.api_key, given.tokenizer, "", given.environment) as bench:
         ours(server, bench, prompts, given)  # The kernels are warm from here on.
         for number in range(given.rounds):
-            for tool, take in (("check", lambda: ours(server, bench, prompts, given)), ("AIPerf", lambda: theirs(server, prompts, given))):
+            for tool, take in (
+                ("check", lambda: ours(server, bench, prompts, given)),
+                ("AIPerf", lambda: theirs(server, prompts, given)),
+            ):
                 for name, value in take().items():
                     seen[name][tool].append(value)
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
@@ -109,7 +112,9 @@ def theirs(server: Server, prompts: list[Prompt], given: argparse.Namespace) -> 
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         exported = Path(folder) / "profile_export_aiperf.json"
         if not exported.exists():
-            raise SystemExit(f"AIPerf ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise SystemExit(
+                f"AIPerf ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
         said = json.loads(exported.read_text("utf-8"))
     if int(said["request_count"]["avg"]) != len(prompts):
         raise SystemExit(f"AIPerf completed {said['request_count']['avg']:.0f} of {len(prompts)} requests")

@@ -39,7 +39,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     runs = parser.parse_args().runs
     behaviour = {"ttft_s": TTFT_S, "step_s": STEP_S, "accept_length": ACCEPT_LENGTH}
-    command = [sys.executable, "-m", "tests.stand_in.server", f"--port={PORT}", f"--behaviour={json.dumps(behaviour)}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.stand_in.server",
+        f"--port={PORT}",
+        f"--behaviour={json.dumps(behaviour)}",
+    ]
     stand_in = subprocess.Popen(command, cwd=ROOT)
     try:
         for version in ("0.5.9", "0.5.10.post1"):

@@ -66,7 +66,8 @@ class ActionModule(ActionBase):
                 raise AnsibleActionFail(
                     f"{telling_line(look['journal'])}\n"
                     f"sglang@{given['profile']}.service: {waited}{verdict.reason}. "
-                    "The last lines of its journal:\n" + "\n".join(f"    {line[:LINE_LENGTH]}" for line in look["journal"])
+                    "The last lines of its journal:\n"
+                    + "\n".join(f"    {line[:LINE_LENGTH]}" for line in look["journal"])
                 )
             if verdict.standing is Standing.READY:
                 return {
@@ -75,7 +76,9 @@ class ActionModule(ActionBase):
                     "seconds": round(elapsed, 1),
                     "completion": look["completion"]["text"],
                 }
-            line = next((line for line in reversed(look["journal"]) if not line[0].isspace()), "")[:LINE_LENGTH]
+            line = next((line for line in reversed(look["journal"]) if not line[0].isspace()), "")[
+                :LINE_LENGTH
+            ]
             if verdict.reason != said or elapsed - said_at >= SAY_EVERY:
                 usual = f" of about {given['expected']:.0f}" if given["expected"] else ""
                 display.display(
@@ -86,7 +89,7 @@ class ActionModule(ActionBase):
             time.sleep(given["interval"])
 
     def _look(self, given: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        look = self._execute_module(
+        look: dict[str, Any] = self._execute_module(
             module_name="server_state",
             module_args={
                 "profile": given["profile"],

@@ -130,7 +130,8 @@ def main() -> None:
         module.fail_json(msg=str(error))
     if canary.faults():
         module.fail_json(
-            msg=f"The server answers, but not as it should: {'; '.join(canary.faults())}", canary=canary.to_json()
+            msg=f"The server answers, but not as it should: {'; '.join(canary.faults())}",
+            canary=canary.to_json(),
         )
     path = Path(given["transcript"])
     text = json.dumps(asdict(canary.transcript), indent=1) + "\n"

@@ -140,7 +140,9 @@ def main() -> None:
             receipt=earlier[0] if earlier else None,
             accepted=accepted[0] if accepted else None,
             expected=receipt.expected(earlier),
-            differences=receipt.differences(accepted[0], given["running"]) if accepted and given["running"] else [],
+            differences=receipt.differences(accepted[0], given["running"])
+            if accepted and given["running"]
+            else [],
         )
     if given["state"] == "begun":
         pending = receipt.begin(folder, given["host"], now=time.time())

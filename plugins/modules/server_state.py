@@ -152,7 +152,8 @@ def main() -> None:
         _, out, _ = module.run_command(
             ["systemctl", "show", f"--property={properties}", "--", name], check_rc=True
         )
-        return read_properties(out)
+        properties_read: dict[str, str] = read_properties(out)
+        return properties_read
 
     unit = show_unit()
     config = Path(given["config"]) if given["config"] else None

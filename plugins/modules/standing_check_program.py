@@ -49,7 +49,9 @@ from ansible.module_utils.blackwell.throughput.program import application, parts
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True
+    )
     path = Path(module.params["path"])
     package = importlib.import_module(standing.__name__.rpartition(".throughput.")[0])
     parts = parts_of(package.__name__, standing.__name__)

@@ -250,7 +250,9 @@ def main() -> None:
         module.fail_json(msg=str(error))
     if taken.result is None:
         module.exit_json(changed=True, measured=False, msg="it would be measured")
-    path = store(taken.result, Path(module.params["results"])) if taken.measured else module.params["accepted"]
+    path = (
+        store(taken.result, Path(module.params["results"])) if taken.measured else module.params["accepted"]
+    )
     module.exit_json(
         changed=taken.measured,
         measured=taken.measured,

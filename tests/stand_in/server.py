@@ -354,7 +354,7 @@ class StandIn:
         if behaviour.repeated:
             return ["the "] * 64
         if behaviour.nonsense:
-            return (NONSENSE + " ") .split(" ") * 8
+            return (NONSENSE + " ").split(" ") * 8
         answers = [answer for question, answer in ANSWERS.items() if question in request.prompt]
         if answers and not request.ignore_eos:
             return ["I ", "do ", "not ", "know."] if behaviour.wrong_answers else answers[0].split(" ")

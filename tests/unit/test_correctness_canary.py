@@ -126,7 +126,8 @@ def test_ordinary_text_has_no_fault(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " \n ", "!!!!!!!!!!!!", "++++ ++++ ++++", "\ufffd" * 20, "the the " * 12, "哈哈" * 40, "no. " * 30]
+    "text",
+    ["", " \n ", "!!!!!!!!!!!!", "++++ ++++ ++++", "\ufffd" * 20, "the the " * 12, "哈哈" * 40, "no. " * 30],
 )
 def test_empty_noise_and_loops_are_faults(text: str) -> None:
     assert fault_of(text)

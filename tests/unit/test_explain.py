@@ -19,7 +19,8 @@ from blackwell_cli import progress, receipts
 def receipt(**given: Any) -> dict[str, Any]:
     return {
         "schema": 1, "id": "20260225T101500Z-gpu-1", "host": "gpu-1", "began": 1772014500.0,
-        "first_began": 1772014500.0, "broken_runs": 0, "ended": 1772014800.0, "outcome": "accepted", "reason": "", "rollback_s": None,
+        "first_began": 1772014500.0, "broken_runs": 0, "ended": 1772014800.0,
+        "outcome": "accepted", "reason": "", "rollback_s": None,
         "phases": [{"phase": "start", "began": 1772014510.0, "seconds": 240.0}],
         "outage": {"last_good": 1.0, "first_good": 241.0, "seconds": 240.0},
         "requested": {

@@ -77,7 +77,9 @@ def test_everything_that_is_wrong_is_said_at_once_and_no_host_is_reached(tmp_pat
 
 
 def test_a_foreign_variable_is_accepted_when_it_is_named(tmp_path: Path) -> None:
-    done = check(tmp_path, GOOD + "    eagle3_server_rack: 7\n    preflight_foreign_variables: [eagle3_server_rack]\n")
+    done = check(
+        tmp_path, GOOD + "    eagle3_server_rack: 7\n    preflight_foreign_variables: [eagle3_server_rack]\n"
+    )
     assert done.returncode == 0, done.stdout
 
 

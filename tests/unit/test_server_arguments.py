@@ -151,7 +151,11 @@ class Parser:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "").isupper():
                 self._run([node], names)
             if isinstance(node, ast.ClassDef) and node.name == "ServerArgs":
-                calls = next(f.body for f in node.body if getattr(f, "name", "") == "add_cli_args")
+                calls = next(
+                    method.body
+                    for method in node.body
+                    if isinstance(method, ast.FunctionDef) and method.name == "add_cli_args"
+                )
         self.parser = argparse.ArgumentParser(exit_on_error=False)
         names["parser"] = self.parser
         names.setdefault("FLA_CHUNK_SIZE", 64)

@@ -67,7 +67,13 @@ def stand_in(repository: Path, host: Path) -> Iterator[None]:
 
 
 def look(run_module: Run, host: Path, **changes: Any) -> dict[str, Any]:
-    given = {"profile": "eagle3", "config": str(host / "eagle3.yaml"), "records": str(host), "folder": str(host), **changes}
+    given = {
+        "profile": "eagle3",
+        "config": str(host / "eagle3.yaml"),
+        "records": str(host),
+        "folder": str(host),
+        **changes,
+    }
     return run_module("server_state", given)
 
 

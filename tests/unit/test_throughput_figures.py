@@ -243,7 +243,8 @@ def test_prefill_passes_of_later_releases_are_no_decode_passes() -> None:
 @pytest.mark.parametrize("release", ["0.5.9", "0.5.10.post1", "0.5.23"])
 def test_the_counters_have_these_names_in_published_releases(release: str) -> None:
     sources = "".join(
-        path.read_text("utf-8") for path in (unpacked("sglang", release) / "sglang/srt").rglob("*collector.py")
+        path.read_text("utf-8")
+        for path in (unpacked("sglang", release) / "sglang/srt").rglob("*collector.py")
     )
     for name in ("num_requests", "prompt_tokens", "generation_tokens", "cached_tokens", "realtime_tokens"):
         assert f'"sglang:{name}_total"' in sources

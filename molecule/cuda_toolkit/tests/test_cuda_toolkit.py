@@ -12,7 +12,9 @@ KERNEL = "__global__ void scale(float *x) { x[threadIdx.x] *= 2; }"
 
 @pytest.fixture(scope="module")
 def home(host: Host) -> str:
-    found: str = host.check_output("echo /opt/sglang/releases/*/venv/lib/python3.11/site-packages/nvidia/cu13")
+    found: str = host.check_output(
+        "echo /opt/sglang/releases/*/venv/lib/python3.11/site-packages/nvidia/cu13"
+    )
     return found
 
 

@@ -80,7 +80,9 @@ def test_the_standing_check_passes_and_keeps_what_it_saw(server: Host) -> None:
 def test_the_standing_check_fails_when_the_server_is_wrong(server: Host) -> None:
     change(server, nonsense=True)
     assert server.run("systemctl start sglang-throughput.service").rc != 0
-    assert "letters or digits" in server.check_output("journalctl --unit=sglang-throughput --no-pager --lines=20")
+    assert "letters or digits" in server.check_output(
+        "journalctl --unit=sglang-throughput --no-pager --lines=20"
+    )
 
 
 def test_the_standing_check_fails_when_the_server_is_slower(server: Host) -> None:

@@ -169,7 +169,9 @@ def main(folder: Path) -> int:
     parser.add_argument("sglang", help="a release of SGLang (0.5.9), or of smg (1.13.0) for the gateway")
     parser.add_argument("python", help="the hosts' Python, for example 3.12")
     given = parser.parse_args()
-    stem = f"gateway-{given.sglang}" if given.flavour == "gateway" else f"sglang-{given.sglang}-{given.flavour}"
+    stem = (
+        f"gateway-{given.sglang}" if given.flavour == "gateway" else f"sglang-{given.sglang}-{given.flavour}"
+    )
     target = folder / f"{stem}-py{given.python.replace('.', '')}.txt"
     try:
         text = make(folder / f"{given.flavour}.yml", given.sglang, given.python)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Optional
+from typing import Any
 
 from ..errors import OperatorError
 from .interpreter import Arguments, Interpreter
@@ -96,7 +96,9 @@ class Contract:
                 under = f" if {' and '.join(caller.conditions)}" if caller.conditions else ""
                 lines.append(f"  {caller.place} {caller.function}: {caller.use}{under}")
         if self.pairs:
-            lines.append(f"With them goes {', '.join(self.pairs)}: offer it too, so that the pair is complete.")
+            lines.append(
+                f"With them goes {', '.join(self.pairs)}: offer it too, so that the pair is complete."
+            )
         names = ", ".join(one.name for one in self.missing)
         release = f"SGLang {self.version}".strip()
         head = OperatorError(
@@ -170,7 +172,10 @@ def model_classes(tree: SourceTree, wanted: str = "") -> dict[str, tuple[Module,
         module = tree.module(".".join(path.relative_to(tree.root).with_suffix("").parts))
         assert module is not None
         entries = {
-            leaf.id for node, _ in module.bindings["EntryClass"] for leaf in ast.walk(node) if isinstance(leaf, ast.Name)
+            leaf.id
+            for node, _ in module.bindings["EntryClass"]
+            for leaf in ast.walk(node)
+            if isinstance(leaf, ast.Name)
         }
         for name in entries:
             for node, _ in module.bindings.get(name, ()):
@@ -192,7 +197,7 @@ def _platform(*, cuda: bool) -> dict[str, Value]:
     }
 
 
-def _target(interpreter: Interpreter, model: Model, holder: Object, name: str) -> Optional[Value]:
+def _target(interpreter: Interpreter, model: Model, holder: Object, name: str) -> Value | None:
     """The target model where the model runner of the target holds it; the drafter's is of no interest."""
     if name != "model" or interpreter.named(*RUNNER) not in interpreter.classes.order(holder.cls):
         return None
@@ -205,7 +210,11 @@ def _settings(interpreter: Interpreter, arguments: Mapping[str, Any], architectu
     cls = interpreter.named(*SETTINGS)
     settings = Object(cls)
     spellings = _spellings(interpreter.tree)
-    given = {spellings.get(name, name): Const(_plain(value)) for name, value in arguments.items() if value is not None}
+    given = {
+        spellings.get(name, name): Const(_plain(value))
+        for name, value in arguments.items()
+        if value is not None
+    }
     for module in filter(None, map(interpreter.tree.module, interpreter.tree.submodules(FIELDS))):
         for node in module.tree.body:
             if isinstance(node, ast.ClassDef):
@@ -221,13 +230,13 @@ def _settings(interpreter: Interpreter, arguments: Mapping[str, Any], architectu
         if UNKNOWN in options(settings.attributes[name]):
             settings.attributes[name] = value
     for name, value in settings.attributes.items():
-        if isinstance(value, Const) and isinstance(value.value, bool):
+        if isinstance(value, Const) and isinstance(value.value, int):
             interpreter.facts.setdefault(name, value)
     return settings
 
 
 def _plain(value: Any) -> Any:
-    """A setting as Python has it: inventories give numbers as text; of lists and mappings only their being there counts."""
+    """A setting as Python has it: inventories give numbers as text; lists and mappings count by being there."""
     if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
         return int(value)
     return value if isinstance(value, (str, int, float, bool)) else str(value)
@@ -245,8 +254,13 @@ def _spellings(tree: SourceTree) -> dict[str, str]:
                 names = [str(a.value) for a in node.args if isinstance(a, ast.Constant)]
             elif _is_field(node):
                 own = node.target.id  # type: ignore[attr-defined]
-                aliases = (k.value for k in ast.walk(node) if isinstance(k, ast.keyword) and k.arg == "aliases")
-                names = [own, *(str(c.value) for a in aliases for c in ast.walk(a) if isinstance(c, ast.Constant))]
+                aliases = (
+                    k.value for k in ast.walk(node) if isinstance(k, ast.keyword) and k.arg == "aliases"
+                )
+                names = [
+                    own,
+                    *(str(c.value) for a in aliases for c in ast.walk(a) if isinstance(c, ast.Constant)),
+                ]
             names = [name.lstrip("-").replace("-", "_") for name in names]
             for name in names:
                 if name in fields:
@@ -266,7 +280,9 @@ def _contract(interpreter: Interpreter, model: Model, arguments: Mapping[str, An
     uses = [
         use
         for use in interpreter.uses
-        if all(members & interpreter.produced or not {m.cls for m in members} <= seen for members in use.members)
+        if all(
+            members & interpreter.produced or not {m.cls for m in members} <= seen for members in use.members
+        )
     ]
     workers = {
         function.owner.name: None
@@ -288,7 +304,9 @@ def _contract(interpreter: Interpreter, model: Model, arguments: Mapping[str, An
     for use in uses:
         if use.name in given:
             continue
-        problem = use.refusal or ("" if use.optional else interpreter.models.complaint(use.model, use.name, use.call))
+        problem = use.refusal or (
+            "" if use.optional else interpreter.models.complaint(use.model, use.name, use.call)
+        )
         if problem:
             name = f"{use.model.path}.{use.name}".lstrip(".")
             source = ast.unparse(use.call) if use.call else use.name
@@ -298,7 +316,11 @@ def _contract(interpreter: Interpreter, model: Model, arguments: Mapping[str, An
                 callers[name].append(caller)
     parts = {path: part for path, part in interpreter.models.parts(model).items() if "." not in path}
     missing = tuple(
-        Missing(name, tuple(found), tuple(_described(path, part) for path, part in parts.items() if _has(interpreter, part, name)))
+        Missing(
+            name,
+            tuple(found),
+            tuple(_described(path, part) for path, part in parts.items() if _has(interpreter, part, name)),
+        )
         for name, found in callers.items()
     )
     return Contract(
@@ -326,7 +348,9 @@ def _has(interpreter: Interpreter, part: Model, name: str) -> bool:
     return interpreter.models.offer(part, name).has.value == "yes"
 
 
-def _pairs(interpreter: Interpreter, model: Model, parts: Mapping[str, Model], names: list[str]) -> tuple[str, ...]:
+def _pairs(
+    interpreter: Interpreter, model: Model, parts: Mapping[str, Model], names: list[str]
+) -> tuple[str, ...]:
     """Getters and setters that complete the missing ones: one that a part has beside the missing name."""
     found: dict[str, None] = {}
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from typing import Any
 
 from .source import Module, bindings
 from .values import UNKNOWN, Class, External, Member, Scope, Value, options
@@ -46,12 +46,14 @@ class Classes:
     def body(self, cls: Class) -> dict[str, list[Any]]:
         """The statements of a class's own body by the name that they define."""
         if cls not in self._bodies:
-            self._bodies[cls] = {name: [b[0] for b in bound] for name, bound in bindings(cls.node.body).items()}
+            self._bodies[cls] = {
+                name: [b[0] for b in bound] for name, bound in bindings(cls.node.body).items()
+            }
         return self._bodies[cls]
 
     def find(
-        self, cls: Class, name: str, *, setter: bool = False, after: Optional[Class] = None
-    ) -> Optional[tuple[Class, Any]]:
+        self, cls: Class, name: str, *, setter: bool = False, after: Class | None = None
+    ) -> tuple[Class, Any] | None:
         """The statement that defines a name in the class or its nearest base, and the class whose body holds it.
 
         Args:
@@ -75,7 +77,9 @@ class Classes:
     def members(self, cls: Class) -> list[Member]:
         """The members of an enumeration."""
         assigned = (statement for statement in cls.node.body if isinstance(statement, ast.Assign))
-        return [Member(cls, t.id) for statement in assigned for t in statement.targets if isinstance(t, ast.Name)]
+        return [
+            Member(cls, t.id) for statement in assigned for t in statement.targets if isinstance(t, ast.Name)
+        ]
 
     def fields(self, cls: Class) -> Iterator[tuple[Class, ast.AnnAssign, str]]:
         """The annotated fields of a dataclass, named tuple or structure, those of its bases first."""

@@ -49,7 +49,8 @@ from .values import (
 )
 
 # Code about tensors, memory, files, other machines and other hardware. A module of these packages is looked into only
-# where its text mentions a ``.model`` at all, or where it is handed the model.
+# where its text mentions a ``.model`` at all, where it is handed the model, and where it answers a question of which
+# code is to run.
 OPAQUE = tuple(
     f"sglang.{name}."
     for name in (
@@ -72,10 +73,13 @@ OPAQUE = tuple(
         "srt.utils.hf_transformers",
     )
 )
+PREDICATES = ("is_", "enable_", "should_", "use_", "require_")
 DEPTH = 120  # calls inside calls
 UNROLL = 16  # a loop over more elements runs once, over any one of them
 ROUNDS = 4  # of an endless loop
-SMALL = 120  # syntax nodes: a function of this size runs at each call, a larger one twice with the same arguments
+SMALL = (
+    120  # syntax nodes: a function of this size runs at each call, a larger one twice with the same arguments
+)
 ENVIRON = External("os.environ")
 
 Written = list[tuple[dict[Any, Any], Any, Value]]
@@ -120,7 +124,7 @@ class Use:
 
     model: Model
     name: str
-    call: Optional[ast.Call]
+    call: ast.Call | None
     module: Module
     line: int
     function: str
@@ -146,7 +150,7 @@ class Arguments:
         """One positional argument."""
         return self.positional[index] if index < len(self.positional) else UNKNOWN
 
-    def text(self, index: int) -> Optional[str]:
+    def text(self, index: int) -> str | None:
         """One positional argument, if it is a known string."""
         value = self.get(index)
         return value.value if isinstance(value, Const) and isinstance(value.value, str) else None
@@ -169,7 +173,7 @@ class Frame:
     """
 
     module: Module
-    function: Optional[Function] = None
+    function: Function | None = None
     receiver: Value = None
     scope: Scope = ()
     locals: dict[str, Value] = field(default_factory=dict)
@@ -178,13 +182,15 @@ class Frame:
     left: list[Written] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     caught: list[bool] = field(default_factory=list)
-    end: Optional[End] = None
+    end: End | None = None
 
     @property
     def name(self) -> str:
         if self.function is None:
             return self.module.name
-        return f"{self.function.owner.name}.{self.function.name}" if self.function.owner else self.function.name
+        return (
+            f"{self.function.owner.name}.{self.function.name}" if self.function.owner else self.function.name
+        )
 
 
 Known = Callable[["Interpreter", Arguments, ast.AST], Optional[Value]]
@@ -214,7 +220,7 @@ class Interpreter:
         environment: dict[str, str],
         external: dict[str, Value],
         known: dict[str, Known],
-        model_of: Callable[[Object, str], Optional[Value]],
+        model_of: Callable[[Object, str], Value | None],
     ) -> None:
         self.tree = tree
         self.environment = environment
@@ -241,7 +247,7 @@ class Interpreter:
         self._sizes: dict[ast.AST, int] = {}
         self._generators: dict[ast.AST, bool] = {}
         self._enum_methods: tuple[int, dict[str, list[Function]]] = (0, {})
-        self._answers: dict[ast.AST, dict[Member, Optional[bool]]] = {}
+        self._answers: dict[ast.AST, dict[Member, bool | None]] = {}
 
     # -- State: every store is remembered, so that a branch can be taken back and joined with another
 
@@ -312,13 +318,13 @@ class Interpreter:
 
     def named(self, module: str, name: str) -> Value:
         """What ``from module import name`` gives."""
-        source = self._readable(module)
+        source = self._readable(module, name)
         if source is None:
             return self._of_external(f"{module}.{name}")
         value = self.global_value(source, name)
         return UNKNOWN if value is None else value
 
-    def global_value(self, module: Module, name: str) -> Optional[Value]:
+    def global_value(self, module: Module, name: str) -> Value | None:
         """What a module's global name stands for, None when the module has no such name."""
         if name in module.values:
             return module.values[name]
@@ -335,9 +341,12 @@ class Interpreter:
         return module.values[name]
 
     def _bound_value(self, bound: Sequence[Binding], name: str) -> Value:
-        value: Optional[Value] = None
+        value: Value | None = None
         for node, guards in bound:
-            answers = {None if (held := truth(self.evaluate(test))) is None else held is wanted for test, wanted in guards}
+            answers = {
+                None if (held := truth(self.evaluate(test))) is None else held is wanted
+                for test, wanted in guards
+            }
             if False in answers:
                 continue
             this = self._binding(node, name)
@@ -370,15 +379,14 @@ class Interpreter:
         imported = next(a.name for a in node.names if (a.asname or a.name) == name)
         return self.named(self._stack[-1].module.absolute(node), imported)
 
-    def _readable(self, name: str) -> Optional[Module]:
-        """The module of this name, if it is worth looking into."""
-        if name.split(".")[0] != "sglang":
-            return None
-        module = self.tree.module(name)
-        closed = name.startswith(OPAQUE) and module is not None and not module.is_package
-        return None if module is None or (closed and not module.mentions_model) else module
+    def _readable(self, name: str, wanted: str = "") -> Module | None:
+        """The module of this name, if it is worth looking into, in general or for one name in it."""
+        module = self.tree.module(name) if name.split(".")[0] == "sglang" else None
+        if module is None or module.is_package or module.mentions_model or not name.startswith(OPAQUE):
+            return module
+        return module if wanted.startswith(PREDICATES) else None
 
-    def _submodule(self, module: Module, name: str) -> Optional[Value]:
+    def _submodule(self, module: Module, name: str) -> Value | None:
         inner = self.tree.module(f"{module.name}.{name}") if module.is_package else None
         return Package(inner) if inner else None
 
@@ -440,7 +448,7 @@ class Interpreter:
         if holds is None:
             frame.guards += [replace(guard, text="") for guard in self._guards(node.test, value, True)]
 
-    def _refuse(self, frame: Frame, node: ast.AST, message: Optional[ast.expr]) -> None:
+    def _refuse(self, frame: Frame, node: ast.AST, message: ast.expr | None) -> None:
         """A path that ends in an exception. Where only flags lead to it, go on: all else is still of interest."""
         certain = all(guard.known for guard in frame.guards)
         reasons = [guard.reason for guard in frame.guards if guard.reason]
@@ -453,12 +461,12 @@ class Interpreter:
         self._branch(node.test, lambda: self._block(node.body), lambda: self._block(node.orelse))
 
     def _branch(self, test: ast.expr, yes: Callable[[], None], no: Callable[[], None]) -> None:
-        """Run one branch or both. Where one of them never comes back, what follows stands under the other's condition."""
+        """Run one branch or both. Where one never comes back, what follows stands under the other's condition."""
         frame = self._stack[-1]
         value = self._test(test)
         holds = self.holds(value)
         guards = {wanted: self._guards(test, value, wanted) for wanted in (True, False)}
-        ended: dict[bool, Optional[End]] = {}
+        ended: dict[bool, End | None] = {}
 
         def run(wanted: bool) -> None:
             standing = len(frame.guards)
@@ -489,7 +497,9 @@ class Interpreter:
             return self._guards(test.operand, value, not wanted)
         known = self.holds(value) is not None
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and wanted and not known:
-            return [g for part in test.values for g in self._guards(part, self._parts.get(part, UNKNOWN), True)]
+            return [
+                g for part in test.values for g in self._guards(part, self._parts.get(part, UNKNOWN), True)
+            ]
         text = self._texts.get(test) or self._texts.setdefault(test, ast.unparse(test))
         if not wanted:
             text = f"not {text}" if isinstance(test, (ast.Name, ast.Attribute, ast.Call)) else f"not ({text})"
@@ -558,7 +568,7 @@ class Interpreter:
         # What was worked out to the last bit has not raised.
         exact = ended is End.LEFT and bool(frame.returned) and isinstance(frame.returned[-1], (Const, Member))
         handlers = [] if exact else node.handlers
-        self._fork(frame, no_exception, *(lambda h=h: self._handler(h) for h in handlers))  # type: ignore[misc]
+        self._fork(frame, no_exception, *(lambda h=h: self._handler(h) for h in handlers))
         ended, frame.end = frame.end, None
         self._block(node.finalbody)
         frame.end = frame.end or ended
@@ -614,7 +624,9 @@ class Interpreter:
                     self.put(option, key, value)
         elif isinstance(target, (ast.Tuple, ast.List)):
             values = self.iterate(value) or []
-            exact = len(values) == len(target.elts) and not any(isinstance(e, ast.Starred) for e in target.elts)
+            exact = len(values) == len(target.elts) and not any(
+                isinstance(e, ast.Starred) for e in target.elts
+            )
             for i, element in enumerate(target.elts):
                 self._assign(element, values[i] if exact else self.element(value))
         elif isinstance(target, ast.Starred):
@@ -661,7 +673,9 @@ class Interpreter:
         return value
 
     def _on_Attribute(self, node: ast.Attribute) -> Value:
-        return join(*(self.attribute(option, node.attr, node) for option in options(self.evaluate(node.value))))
+        return join(
+            *(self.attribute(option, node.attr, node) for option in options(self.evaluate(node.value)))
+        )
 
     def _on_NamedExpr(self, node: ast.NamedExpr) -> Value:
         value = self.evaluate(node.value)
@@ -710,7 +724,11 @@ class Interpreter:
         if isinstance(node.op, ast.Not):
             holds = self.holds(value)
             return UNKNOWN if holds is None else Const(not holds, about(value))
-        if isinstance(node.op, ast.USub) and isinstance(value, Const) and isinstance(value.value, (int, float)):
+        if (
+            isinstance(node.op, ast.USub)
+            and isinstance(value, Const)
+            and isinstance(value.value, (int, float))
+        ):
             return Const(-value.value)
         return UNKNOWN
 
@@ -729,7 +747,7 @@ class Interpreter:
             return Const(False, self._lacks_parameter(*operands[:2]) or about(*operands))
         return UNKNOWN if None in results else Const(True, about(*operands))
 
-    def _compare(self, operator: ast.cmpop, left: Value, right: Value) -> Optional[bool]:
+    def _compare(self, operator: ast.cmpop, left: Value, right: Value) -> bool | None:
         if isinstance(operator, (ast.In, ast.NotIn)) and right == ENVIRON and isinstance(left, Const):
             return (left.value in self.environment) is isinstance(operator, ast.In)
         if isinstance(left, Member) != isinstance(right, Member):
@@ -740,8 +758,12 @@ class Interpreter:
         """The string or number that a member of an enumeration of such is."""
         if isinstance(value, Member):
             plain = {"builtins.str", "builtins.int", "enum.StrEnum"}
-            if any(isinstance(base, External) and base.name in plain for base in self.classes.order(value.cls)):
-                return self._class_value(value.cls, value.name, self.classes.body(value.cls)[value.name][-1].value)
+            if any(
+                isinstance(base, External) and base.name in plain for base in self.classes.order(value.cls)
+            ):
+                return self._class_value(
+                    value.cls, value.name, self.classes.body(value.cls)[value.name][-1].value
+                )
         return value
 
     def _on_JoinedStr(self, node: ast.JoinedStr) -> Value:
@@ -804,7 +826,13 @@ class Interpreter:
 
     def entry(self, bag: Bag, key: Value, node: ast.AST) -> Value:
         """``bag[key]``."""
-        if isinstance(key, Const) and isinstance(key.value, int) and key.value < 0 and not bag.keyed and bag.exact:
+        if (
+            isinstance(key, Const)
+            and isinstance(key.value, int)
+            and key.value < 0
+            and not bag.keyed
+            and bag.exact
+        ):
             key = Const(len(bag.items) + key.value)
         rest = [bag.items[REST]] if REST in bag.items else []
         if key in bag.items:
@@ -861,33 +889,42 @@ class Interpreter:
         own = any(self.classes.find(thing.cls, name) for name in ("__bool__", "__len__"))
         return TRUE if not own and self.classes.closed(thing.cls) else UNKNOWN
 
-    def holds(self, value: Value) -> Optional[bool]:
+    def holds(self, value: Value) -> bool | None:
         """Whether a condition on this value holds; None when that is not known."""
         if any(isinstance(option, Object) for option in options(value)):
             value = join(*(self._object_condition(o) if isinstance(o, Object) else o for o in options(value)))
         return truth(value)
 
-    def method(self) -> Optional[Frame]:
+    def method(self) -> Frame | None:
         """The running method: functions inside it do not count."""
-        return next((f for f in reversed(self._stack) if f.function is not None and f.function.owner is not None), None)
+        return next(
+            (f for f in reversed(self._stack) if f.function is not None and f.function.owner is not None),
+            None,
+        )
 
-    def iterate(self, value: Value) -> Optional[list[Value]]:
+    def iterate(self, value: Value) -> list[Value] | None:
         """The elements one by one, None when they are not known exactly."""
         if isinstance(value, Bag) and value.exact:
             return list(value.items) if value.keyed else list(value.items.values())
-        return list(self.classes.members(value)) if isinstance(value, Class) and self.classes.is_enum(value) else None
+        return (
+            list(self.classes.members(value))
+            if isinstance(value, Class) and self.classes.is_enum(value)
+            else None
+        )
 
     def element(self, value: Value) -> Value:
         """Any one element."""
         found: list[Value] = []
         for option in options(value):
-            inner = (option.items if option.keyed else option.items.values()) if isinstance(option, Bag) else ()
+            inner = (
+                (option.items if option.keyed else option.items.values()) if isinstance(option, Bag) else ()
+            )
             found += [UNKNOWN if one is REST else one for one in inner] or [UNKNOWN]
         return join(*found)
 
     # -- Attributes
 
-    def attribute(self, holder: Value, name: str, node: ast.AST, default: Optional[Value] = None) -> Value:
+    def attribute(self, holder: Value, name: str, node: ast.AST, default: Value | None = None) -> Value:
         """Read an attribute. With a default, as getattr takes it, its absence is provided for."""
         if isinstance(holder, Model):
             return self._model_attribute(holder, name, node, default)
@@ -897,7 +934,7 @@ class Interpreter:
             return Method(holder, name)
         if isinstance(holder, ModelMethod) and name == "parameters":
             return holder
-        value: Optional[Value] = None
+        value: Value | None = None
         if isinstance(holder, Object):
             value = self._object_attribute(holder, name, node)
         elif isinstance(holder, (Class, Member)):
@@ -905,14 +942,18 @@ class Interpreter:
         elif isinstance(holder, Package):
             value = self.global_value(holder.module, name) or self._submodule(holder.module, name)
         elif isinstance(holder, Super):
-            start = holder.receiver if isinstance(holder.receiver, Class) else getattr(holder.receiver, "cls", None)
+            start = (
+                holder.receiver
+                if isinstance(holder.receiver, Class)
+                else getattr(holder.receiver, "cls", None)
+            )
             found = self.classes.find(start, name, after=holder.after) if start else None
             value = self._bound(found, holder.receiver) if found else UNKNOWN
         if value is None:
             value = self.facts.get(name, UNKNOWN if default is None else join(UNKNOWN, default))
         return value
 
-    def _object_attribute(self, holder: Object, name: str, node: ast.AST) -> Optional[Value]:
+    def _object_attribute(self, holder: Object, name: str, node: ast.AST) -> Value | None:
         model = self.model_of(holder, name)
         if model is not None:
             return model
@@ -923,10 +964,12 @@ class Interpreter:
         found = self.classes.find(holder.cls, name)
         if found:
             return self._defined(found, name, holder, node)
-        catch_all = self.classes.find(holder.cls, "__getattr__")
-        return self.call(self._bound(catch_all, holder), Arguments((Const(name),)), node) if catch_all else None
+        catch_all = self.classes.find(holder.cls, "__getattr__") if name not in self.facts else None
+        return (
+            self.call(self._bound(catch_all, holder), Arguments((Const(name),)), node) if catch_all else None
+        )
 
-    def _class_attribute(self, holder: Any, name: str, node: ast.AST) -> Optional[Value]:
+    def _class_attribute(self, holder: Any, name: str, node: ast.AST) -> Value | None:
         """An attribute of a class, or of a member of an enumeration."""
         cls = holder.cls if isinstance(holder, Member) else holder
         if isinstance(holder, Member) and name == "name":
@@ -939,7 +982,7 @@ class Interpreter:
         found = self.classes.find(cls, name)
         return member or (self._defined(found, name, holder, node) if found else None)
 
-    def _defined(self, found: tuple[Class, Any], name: str, receiver: Value, node: ast.AST) -> Optional[Value]:
+    def _defined(self, found: tuple[Class, Any], name: str, receiver: Value, node: ast.AST) -> Value | None:
         """What a statement in a class body gives to whoever reads the attribute."""
         owner, statement = found
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -979,7 +1022,7 @@ class Interpreter:
 
     # -- Enumerations
 
-    def _member(self, cls: Class, name: str) -> Optional[Member]:
+    def _member(self, cls: Class, name: str) -> Member | None:
         member = Member(cls, name)
         if member not in self.classes.members(cls):
             return None
@@ -996,7 +1039,7 @@ class Interpreter:
 
     def _members(self, test: ast.expr, wanted: bool) -> frozenset[Member]:
         """The members for which a condition on an unknown member can be as wanted; empty if it asks no such thing."""
-        answers: dict[Member, Optional[bool]] = {}
+        answers: dict[Member, bool | None] = {}
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
             outer, self._comparing = self._comparing, True
             other = self.evaluate(test.comparators[0])
@@ -1010,7 +1053,7 @@ class Interpreter:
                 answers = self._answer_of_each(functions[0], test)
         return frozenset(member for member, holds in answers.items() if holds in (wanted, None))
 
-    def _answer_of_each(self, method: Function, node: ast.AST) -> dict[Member, Optional[bool]]:
+    def _answer_of_each(self, method: Function, node: ast.AST) -> dict[Member, bool | None]:
         if method.node not in self._answers and method.owner:
             self._answers[method.node] = {
                 member: truth(self.call(Bound(method, member), Arguments(), node))
@@ -1083,13 +1126,21 @@ class Interpreter:
         if isinstance(function, Object):
             return self.special(function, "__call__", arguments, node)
         if isinstance(function, (Model, ModelMethod)):
-            model, name = (function.model, function.name) if isinstance(function, ModelMethod) else (function, "forward")
+            model, name = (
+                (function.model, function.name)
+                if isinstance(function, ModelMethod)
+                else (function, "forward")
+            )
             self._use(model, name, node, call=node if isinstance(node, ast.Call) else None)
             return UNKNOWN
         key = f"{type(function.receiver).__name__}." if isinstance(function, Method) else ""
         known = self.known.get(key + function.name) if isinstance(function, (External, Method)) else None
         if known:
-            given = replace(arguments, positional=(function.receiver, *arguments.positional)) if key else arguments
+            given = (
+                replace(arguments, positional=(function.receiver, *arguments.positional))
+                if key
+                else arguments
+            )
             value = known(self, given, node)
             if value is not None:
                 return value
@@ -1206,11 +1257,16 @@ class Interpreter:
         every = [*positional, *(x.arg for x in a.kwonlyargs)]
         defaults = dict(zip(reversed(positional), reversed(a.defaults)))
         defaults.update({x.arg: d for x, d in zip(a.kwonlyargs, a.kw_defaults) if d is not None})
-        names = {**dict(zip(positional, arguments.positional)), **{n: v for n, v in arguments.named.items() if n in every}}
+        names = {
+            **dict(zip(positional, arguments.positional)),
+            **{n: v for n, v in arguments.named.items() if n in every},
+        }
         for name in every:
             if name not in names:
                 default = defaults.get(name)
-                value = self.lookup(default, function.module, function.scope) if default is not None else UNKNOWN
+                value = (
+                    self.lookup(default, function.module, function.scope) if default is not None else UNKNOWN
+                )
                 names[name] = join(value, UNKNOWN) if arguments.more else value
         if a.vararg:
             names[a.vararg.arg] = sequence(arguments.positional[len(positional) :], not arguments.more)
@@ -1221,13 +1277,17 @@ class Interpreter:
 
     # -- The target model
 
-    def _model_attribute(self, model: Model, name: str, node: ast.AST, default: Optional[Value]) -> Value:
+    def _model_attribute(self, model: Model, name: str, node: ast.AST, default: Value | None) -> Value:
         if name == "__class__":
             return model.cls
         self._use(model, name, node, optional=default is not None)
         offer = self.models.offer(model, name)
         if offer.has is Has.NO:
-            return replace(default, about=self._lacks(model, name)) if isinstance(default, Const) else default or UNKNOWN
+            return (
+                replace(default, about=self._lacks(model, name))
+                if isinstance(default, Const)
+                else default or UNKNOWN
+            )
         if offer.called and offer.function is not None:
             return ModelMethod(model, name, offer.function)
         return offer.value if offer.has is Has.YES or default is None else join(offer.value, default)
@@ -1236,7 +1296,9 @@ class Interpreter:
         """``hasattr(model, name)``."""
         self._use(model, name, node, optional=True)
         has = self.models.offer(model, name).has
-        return Const(False, self._lacks(model, name)) if has is Has.NO else TRUE if has is Has.YES else UNKNOWN
+        return (
+            Const(False, self._lacks(model, name)) if has is Has.NO else TRUE if has is Has.YES else UNKNOWN
+        )
 
     def _lacks(self, model: Model, name: str) -> str:
         return self._reason(f"{model.cls.name} has no attribute {name}", model, name)
@@ -1257,7 +1319,7 @@ class Interpreter:
         name: str,
         node: ast.AST,
         *,
-        call: Optional[ast.Call] = None,
+        call: ast.Call | None = None,
         optional: bool = False,
         refusal: str = "",
     ) -> None:
@@ -1287,4 +1349,6 @@ def _survives(handler: ast.ExceptHandler) -> bool:
     if any(isinstance(node, ast.Raise) for statement in handler.body for node in ast.walk(statement)):
         return False
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(t is None or getattr(t, "id", "") in ("AttributeError", "Exception", "BaseException") for t in types)
+    return any(
+        t is None or getattr(t, "id", "") in ("AttributeError", "Exception", "BaseException") for t in types
+    )

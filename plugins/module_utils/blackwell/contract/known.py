@@ -6,7 +6,7 @@ import ast
 import builtins
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any
 
 from .interpreter import Arguments, Interpreter, Known
 from .values import (
@@ -46,13 +46,21 @@ def known(*names: str) -> Callable[[Known], Known]:
 @known("builtins.super")
 def _super(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
     frame = run.method()
-    return Super(frame.receiver, frame.function.owner) if frame and frame.function and frame.function.owner else UNKNOWN
+    return (
+        Super(frame.receiver, frame.function.owner)
+        if frame and frame.function and frame.function.owner
+        else UNKNOWN
+    )
 
 
 @known("builtins.hasattr")
 def _hasattr(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
     name = given.text(1)
-    return UNKNOWN if name is None else join(*(_has(run, holder, name, node) for holder in options(given.get(0))))
+    return (
+        UNKNOWN
+        if name is None
+        else join(*(_has(run, holder, name, node) for holder in options(given.get(0))))
+    )
 
 
 def _has(run: Interpreter, holder: Value, name: str, node: ast.AST) -> Value:
@@ -89,7 +97,7 @@ def _isinstance(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
     return UNKNOWN if answer is None else Const(answer)
 
 
-def _is_instance(run: Interpreter, value: Value, classes: list[Value]) -> Optional[bool]:
+def _is_instance(run: Interpreter, value: Value, classes: list[Value]) -> bool | None:
     if isinstance(value, (Object, Model)):
         order = run.classes.order(value.cls)
         if any(cls in order for cls in classes if isinstance(cls, Class)):
@@ -98,20 +106,29 @@ def _is_instance(run: Interpreter, value: Value, classes: list[Value]) -> Option
         plain = all(isinstance(c, Class) and not _is_protocol(run, c) for c in classes)
         return False if plain and run.classes.closed(value.cls) else None
     if isinstance(value, Const):
-        types = [getattr(builtins, c.name.rpartition(".")[2], None) if isinstance(c, External) else None for c in classes]
+        types = [
+            getattr(builtins, c.name.rpartition(".")[2], None) if isinstance(c, External) else None
+            for c in classes
+        ]
         kinds = tuple(kind for kind in types if isinstance(kind, type))
         return isinstance(value.value, kinds) if len(kinds) == len(classes) or value == NONE else None
     return None
 
 
 def _is_protocol(run: Interpreter, cls: Class) -> bool:
-    return any(isinstance(base, External) and base.name.endswith(".Protocol") for base in run.classes.order(cls))
+    return any(
+        isinstance(base, External) and base.name.endswith(".Protocol") for base in run.classes.order(cls)
+    )
 
 
 @known("builtins.callable")
 def _callable(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
     answers = {
-        False if isinstance(o, Const) else True if isinstance(o, (Bound, Function, Class, ModelMethod)) else None
+        False
+        if isinstance(o, Const)
+        else True
+        if isinstance(o, (Bound, Function, Class, ModelMethod))
+        else None
         for o in options(given.get(0))
     }
     answer = answers.pop() if len(answers) == 1 else None
@@ -157,9 +174,10 @@ def _str(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
 
 @known("builtins.int", "builtins.float")
 def _number(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
-    value: Any = given.get(0)
+    value = given.get(0)
+    number: Any = value.value if isinstance(value, Const) else None
     try:
-        return Const(int(value.value)) if isinstance(value, Const) else UNKNOWN
+        return Const(int(number))
     except (TypeError, ValueError):
         return UNKNOWN
 
@@ -176,7 +194,7 @@ def _dict(run: Interpreter, given: Arguments, node: ast.AST) -> Bag:
 
 @known("collections.defaultdict")
 def _defaultdict(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
-    bag = _dict(run, replace(given, positional=given.positional[1:]), node)
+    bag: Any = _dict(run, replace(given, positional=given.positional[1:]), node)
     bag.factory = given.get(0)
     return bag
 
@@ -224,7 +242,12 @@ def _signature(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
     return methods[0] if methods else UNKNOWN
 
 
-@known(*(f"Const.{n}" for n in ("lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith", "replace")))
+@known(
+    *(
+        f"Const.{n}"
+        for n in ("lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith", "replace")
+    )
+)
 def _text(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
     texts = [given.text(i) for i in range(len(given.positional))]
     if None in texts or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -280,7 +303,9 @@ def _keys(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
 @known("Bag.items")
 def _items(run: Interpreter, given: Arguments, node: ast.AST) -> Value:
     bag: Bag = given.get(0)
-    return sequence([sequence([UNKNOWN if k is REST else k, value]) for k, value in bag.items.items()], bag.exact)
+    return sequence(
+        [sequence([UNKNOWN if k is REST else k, value]) for k, value in bag.items.items()], bag.exact
+    )
 
 
 @known("Bag.copy")

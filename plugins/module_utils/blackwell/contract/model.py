@@ -17,15 +17,62 @@ Stored = dict[str, list[Optional[ast.expr]]]
 
 # Public attributes of torch.nn.Module (PyTorch 2.9 to 2.13), for source trees that come without PyTorch.
 NN_MODULE = frozenset(
-    """
-    T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches eval
-    extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia
-    named_buffers named_children named_modules named_parameters parameters register_backward_hook register_buffer
-    register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
-    register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter
-    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory
-    state_dict to to_empty train training type xpu zero_grad
-    """.split()
+    [
+        "T_destination",
+        "add_module",
+        "apply",
+        "bfloat16",
+        "buffers",
+        "call_super_init",
+        "children",
+        "compile",
+        "cpu",
+        "cuda",
+        "double",
+        "dump_patches",
+        "eval",
+        "extra_repr",
+        "float",
+        "forward",
+        "get_buffer",
+        "get_extra_state",
+        "get_parameter",
+        "get_submodule",
+        "half",
+        "ipu",
+        "load_state_dict",
+        "modules",
+        "mtia",
+        "named_buffers",
+        "named_children",
+        "named_modules",
+        "named_parameters",
+        "parameters",
+        "register_backward_hook",
+        "register_buffer",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+        "register_load_state_dict_post_hook",
+        "register_load_state_dict_pre_hook",
+        "register_module",
+        "register_parameter",
+        "register_state_dict_post_hook",
+        "register_state_dict_pre_hook",
+        "requires_grad_",
+        "set_extra_state",
+        "set_submodule",
+        "share_memory",
+        "state_dict",
+        "to",
+        "to_empty",
+        "train",
+        "training",
+        "type",
+        "xpu",
+        "zero_grad",
+    ]
 )
 # Base classes that add no public attribute.
 PLAIN = frozenset({"object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"})
@@ -54,8 +101,8 @@ class Offer:
 
     has: Has
     value: Value = UNKNOWN
-    function: Optional[FunctionDef] = None
-    module: Optional[Module] = None
+    function: FunctionDef | None = None
+    module: Module | None = None
     called: bool = False
     bound: bool = True
 
@@ -71,7 +118,11 @@ class ModelClasses:
         self._parts: dict[tuple[Class, str], Model] = {}
         self._asking: set[tuple[Model, str]] = set()
         torch = tree.module("torch.nn.modules.module")
-        modules = [n for n in torch.tree.body if isinstance(n, ast.ClassDef) and n.name == "Module"] if torch else []
+        modules = (
+            [n for n in torch.tree.body if isinstance(n, ast.ClassDef) and n.name == "Module"]
+            if torch
+            else []
+        )
         self._nn_module = NN_MODULE.union(*(_class_names(node) for node in modules))
 
     def offer(self, model: Model, name: str) -> Offer:
@@ -96,7 +147,11 @@ class ModelClasses:
                     return found
                 delegates += _getattr_delegates(base.node)
                 unsure = unsure or self._sets_any_attribute(base)
-            elif isinstance(base, External) and base.name.startswith("torch.nn.") and base.name.endswith(".Module"):
+            elif (
+                isinstance(base, External)
+                and base.name.startswith("torch.nn.")
+                and base.name.endswith(".Module")
+            ):
                 if name in self._nn_module:
                     return Offer(Has.YES)
             elif not (isinstance(base, External) and base.name in PLAIN):
@@ -110,11 +165,16 @@ class ModelClasses:
 
     def parts(self, model: Model) -> dict[str, Model]:
         """The parts of the model whose class is known, by attribute name."""
-        names = [name for base in self._classes.order(model.cls) if isinstance(base, Class) for name in self._stored(base)]
+        names = [
+            name
+            for base in self._classes.order(model.cls)
+            if isinstance(base, Class)
+            for name in self._stored(base)
+        ]
         values = {name: self.offer(model, name).value for name in dict.fromkeys(names)}
         return {name: value for name, value in values.items() if isinstance(value, Model)}
 
-    def complaint(self, model: Model, name: str, call: Optional[ast.Call]) -> str:
+    def complaint(self, model: Model, name: str, call: ast.Call | None) -> str:
         """Why this use of an attribute would fail, or an empty string.
 
         Args:
@@ -148,7 +208,7 @@ class ModelClasses:
         reason = self.complaint(inner, path[-1], call) if inner is not model else ""
         return f"{model.cls.name}.{name} hands over to {'.'.join(path)}, but {reason}" if reason else ""
 
-    def _in_class(self, cls: Class, name: str, model: Model) -> Optional[Offer]:
+    def _in_class(self, cls: Class, name: str, model: Model) -> Offer | None:
         for node in reversed(self._classes.body(cls).get(name, ())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 decorators = decorated(node)
@@ -179,7 +239,7 @@ class ModelClasses:
             return self._part(body[0].value, model, cls, "")
         return UNKNOWN
 
-    def _part(self, expression: Optional[ast.expr], model: Model, cls: Class, name: str) -> Value:
+    def _part(self, expression: ast.expr | None, model: Model, cls: Class, name: str) -> Value:
         """The part of the model that an expression in its class stands for: a construction, or a path from self."""
         if isinstance(expression, ast.Call):
             made = self._lookup(expression.func, cls.module, cls.scope)
@@ -232,7 +292,9 @@ def arity_error(function: FunctionDef, call: ast.Call, *, bound: bool = True) ->
     if len(call.args) > len(positional) and not a.vararg:
         return f"takes {len(positional)} positional arguments, but the caller gives {len(call.args)}"
     missing = [name for name in required[len(call.args) :] if name not in given]
-    missing += [x.arg for x, default in zip(a.kwonlyargs, a.kw_defaults) if default is None and x.arg not in given]
+    missing += [
+        x.arg for x, default in zip(a.kwonlyargs, a.kw_defaults) if default is None and x.arg not in given
+    ]
     if missing:
         return f"needs {', '.join(missing)}, which the caller does not give (a default is missing)"
     names = {*positional, *(x.arg for x in a.kwonlyargs)}
@@ -240,7 +302,7 @@ def arity_error(function: FunctionDef, call: ast.Call, *, bound: bool = True) ->
     return f"has no parameter {', '.join(unknown)}, which the caller gives" if unknown else ""
 
 
-def _delegation(function: FunctionDef) -> Optional[tuple[list[str], Optional[ast.Call]]]:
+def _delegation(function: FunctionDef) -> tuple[list[str], ast.Call | None] | None:
     """``return self.a.b(...)`` or ``return self.a.b`` as the whole body: the path below self, and the call."""
     body = _without_docstring(function.body)
     if len(body) != 1 or not isinstance(body[0], (ast.Return, ast.Expr)) or body[0].value is None:
@@ -253,7 +315,11 @@ def _delegation(function: FunctionDef) -> Optional[tuple[list[str], Optional[ast
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     first = body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
         return body[1:]
     return body
 
@@ -262,7 +328,7 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def _self_path(node: Optional[ast.expr]) -> Optional[list[str]]:
+def _self_path(node: ast.expr | None) -> list[str] | None:
     """``["a", "b"]`` for ``self.a.b``."""
     path: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -290,7 +356,7 @@ def _functions(node: ast.ClassDef) -> Iterator[FunctionDef]:
 REGISTERS = {"register_buffer", "register_parameter", "add_module", "register_module", "setattr"}
 
 
-def _self_stores(function: FunctionDef) -> Iterator[tuple[str, Optional[ast.expr]]]:
+def _self_stores(function: FunctionDef) -> Iterator[tuple[str, ast.expr | None]]:
     """The names that a method stores on self, with the value where one expression is stored under one name."""
     values: dict[ast.expr, ast.expr] = {}
     for node in ast.walk(function):
@@ -314,10 +380,18 @@ def _getattr_delegates(node: ast.ClassDef) -> list[str]:
             asked = statement.args.args[-1].arg
             found = []
             for call in ast.walk(statement):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "getattr":
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Name)
+                    and call.func.id == "getattr"
+                ):
                     path = _self_path(call.args[0])
-                    plain = path and len(path) == 1 and isinstance(call.args[1], ast.Name) and call.args[1].id == asked
+                    plain = (
+                        path
+                        and len(path) == 1
+                        and isinstance(call.args[1], ast.Name)
+                        and call.args[1].id == asked
+                    )
                     found.append(path[0] if path and plain else "")
             return found or [""]
     return []
-

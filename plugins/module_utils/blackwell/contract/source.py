@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Optional
 
 from ..errors import OperatorError
 
@@ -107,7 +106,7 @@ class SourceTree:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
-        self._modules: dict[str, Optional[Module]] = {}
+        self._modules: dict[str, Module | None] = {}
         self._root_node = ast.Module(body=[], type_ignores=[])
         if not (self.root / "sglang" / "srt").is_dir():
             raise OperatorError(
@@ -117,7 +116,7 @@ class SourceTree:
                 remedy="stage the release first, or name its interpreter or source root",
             )
 
-    def module(self, name: str) -> Optional[Module]:
+    def module(self, name: str) -> Module | None:
         """The module of this dotted name, or None when this folder does not hold its source."""
         if name not in self._modules:
             self._modules[name] = self._load(name)
@@ -133,7 +132,11 @@ class SourceTree:
         for metadata in sorted(self.root.glob("sglang-*.dist-info")):
             return metadata.name[len("sglang-") : -len(".dist-info")]
         own = self.root / "sglang" / "_version.py"
-        found = re.search(r"^__version__ = .*?['\"]([^'\"]+)['\"]", own.read_text(), re.MULTILINE) if own.is_file() else None
+        found = (
+            re.search(r"^__version__ = .*?['\"]([^'\"]+)['\"]", own.read_text(), re.MULTILINE)
+            if own.is_file()
+            else None
+        )
         return found[1] if found else ""
 
     @property
@@ -143,7 +146,11 @@ class SourceTree:
 
     def submodules(self, name: str) -> list[str]:
         """The dotted names of a package's modules, without those of its packages."""
-        return [f"{name}.{path.stem}" for path in sorted(self.folder(name).glob("*.py")) if path.stem != "__init__"]
+        return [
+            f"{name}.{path.stem}"
+            for path in sorted(self.folder(name).glob("*.py"))
+            if path.stem != "__init__"
+        ]
 
     def folder(self, name: str) -> Path:
         return self.root.joinpath(*name.split("."))
@@ -151,7 +158,7 @@ class SourceTree:
     def relative(self, path: Path) -> str:
         return str(path.relative_to(self.root))
 
-    def _load(self, name: str) -> Optional[Module]:
+    def _load(self, name: str) -> Module | None:
         base = self.folder(name)
         for path, is_package in ((base / "__init__.py", True), (base.with_name(base.name + ".py"), False)):
             if path.is_file():
@@ -199,5 +206,8 @@ def source_root(python: Path) -> Path:
         if (Path(place) / "srt").is_dir():
             return Path(place).parent
     raise OperatorError(
-        f"{python} has no sglang", found="no module of that name", expected="an installed sglang", remedy=remedy
+        f"{python} has no sglang",
+        found="no module of that name",
+        expected="an installed sglang",
+        remedy=remedy,
     )

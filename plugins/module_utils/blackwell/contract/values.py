@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from .source import Module
 
@@ -81,7 +81,7 @@ class Function:
     node: FunctionNode
     module: Module
     scope: Scope = ()
-    owner: Optional[Class] = None
+    owner: Class | None = None
 
     @property
     def name(self) -> str:
@@ -139,7 +139,7 @@ class ModelMethod:
 
     model: Model
     name: str
-    function: Union[ast.FunctionDef, ast.AsyncFunctionDef]
+    function: ast.FunctionDef | ast.AsyncFunctionDef
 
     @property
     def parameters(self) -> set[str]:
@@ -213,13 +213,13 @@ def join(*values: Value) -> Value:
     return OneOf(tuple(merged)) if len(merged) > 1 else UNKNOWN
 
 
-def truth(value: Value) -> Optional[bool]:
+def truth(value: Value) -> bool | None:
     """Whether the value counts as true; None when that is not known."""
     answers = {_truth(option) for option in options(value)}
     return answers.pop() if len(answers) == 1 else None
 
 
-def _truth(value: Value) -> Optional[bool]:
+def _truth(value: Value) -> bool | None:
     if isinstance(value, Const):
         return bool(value.value)
     if isinstance(value, Bag) and value.exact:
@@ -233,7 +233,7 @@ def about(*values: Value) -> str:
     return next(notes, "")
 
 
-def same(left: Value, right: Value) -> Optional[bool]:
+def same(left: Value, right: Value) -> bool | None:
     """Whether two values are equal."""
     simple = (Const, Member, Class)
     if isinstance(left, simple) and isinstance(right, simple):
@@ -246,12 +246,14 @@ def same(left: Value, right: Value) -> Optional[bool]:
     return True if left is right and isinstance(left, (Object, Model, Function)) else None
 
 
-def contains(container: Value, element: Value) -> Optional[bool]:
+def contains(container: Value, element: Value) -> bool | None:
     """Whether ``element in container``."""
     if isinstance(container, ModelMethod) and isinstance(element, Const):
         return bool(container.function.args.kwarg) or element.value in container.parameters
     if isinstance(container, Bag):
-        answers = [same(element, key) for key in (container.items if container.keyed else container.items.values())]
+        answers = [
+            same(element, key) for key in (container.items if container.keyed else container.items.values())
+        ]
         if True in answers:
             return True
         return False if container.exact and None not in answers else None
@@ -268,7 +270,7 @@ _ORDER: dict[type, Any] = {
 }
 
 
-def compare(operator: ast.cmpop, left: Value, right: Value) -> Optional[bool]:
+def compare(operator: ast.cmpop, left: Value, right: Value) -> bool | None:
     """The answer of a comparison, None when it is not known."""
     if isinstance(operator, (ast.In, ast.NotIn)):
         answer = contains(right, left)

@@ -297,4 +297,3 @@ def _loop(text: str) -> int:
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 160 else f"{text[:160]}..."
-

@@ -48,9 +48,7 @@ def counters(page: str) -> Counters:
     samples = list(_samples(page))
 
     def total(name: str, **labels: str) -> float | None:
-        matching = [
-            value for found, its, value in samples if found == name and labels.items() <= its.items()
-        ]
+        matching = [value for found, its, value in samples if found == name and labels.items() <= its.items()]
         return sum(matching) if matching else None
 
     # Later releases count prefill passes under the same name, as other modes.

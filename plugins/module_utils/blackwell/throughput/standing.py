@@ -52,7 +52,9 @@ def check(settings: Mapping[str, Any]) -> int:
     served = _served(Path(settings["config_directory"]), Path(settings["root"]))
     baseline = load_result(state / served["profile"] / "baseline.json")
     if baseline is None:
-        print(f"There is no baseline of the profile {served['profile']}, so there is nothing to compare with.")
+        print(
+            f"There is no baseline of the profile {served['profile']}, so there is nothing to compare with."
+        )
         return PASSED
     server = Server.of_deployment(Path(served["config"]))
     if not _is_quiet(server, float(settings["quiet_s"]), float(settings["idle_timeout"])):

@@ -17,10 +17,54 @@ from pathlib import Path
 
 LENGTH = 24_000  # characters
 
-PEOPLE = ["Anna", "Boris", "Chioma", "Dagny", "Elif", "Farid", "Greta", "Hiro", "Ines", "Jonas", "Kofi", "Lena"]
-PLACES = ["the north hall", "the pump house", "the archive", "bay four", "the glasshouse", "the jetty", "the attic"]
-THINGS = ["valve", "ledger", "lamp", "conveyor", "sensor", "crate", "turbine", "filter", "map", "kiln", "relay", "boat"]
-STATES = ["worn", "missing", "repaired", "too warm", "in good order", "late", "mislabelled", "spare", "borrowed"]
+PEOPLE = [
+    "Anna",
+    "Boris",
+    "Chioma",
+    "Dagny",
+    "Elif",
+    "Farid",
+    "Greta",
+    "Hiro",
+    "Ines",
+    "Jonas",
+    "Kofi",
+    "Lena",
+]
+PLACES = [
+    "the north hall",
+    "the pump house",
+    "the archive",
+    "bay four",
+    "the glasshouse",
+    "the jetty",
+    "the attic",
+]
+THINGS = [
+    "valve",
+    "ledger",
+    "lamp",
+    "conveyor",
+    "sensor",
+    "crate",
+    "turbine",
+    "filter",
+    "map",
+    "kiln",
+    "relay",
+    "boat",
+]
+STATES = [
+    "worn",
+    "missing",
+    "repaired",
+    "too warm",
+    "in good order",
+    "late",
+    "mislabelled",
+    "spare",
+    "borrowed",
+]
 CAUSES = [
     "because the night had been colder than forecast",
     "since nobody had signed for it",
@@ -29,7 +73,17 @@ CAUSES = [
     "as the instruction on the wall still describes the old model",
     "because two people assumed that the other one would do it",
 ]
-VERBS = ["inspected", "replaced", "counted", "cleaned", "measured", "moved", "returned", "photographed", "reported"]
+VERBS = [
+    "inspected",
+    "replaced",
+    "counted",
+    "cleaned",
+    "measured",
+    "moved",
+    "returned",
+    "photographed",
+    "reported",
+]
 SERVICES = ["gateway", "scheduler", "billing", "search", "mailer", "archive", "auth", "thumbnails"]
 EVENTS = [
     "request served in {n} ms for client {m}",
@@ -45,7 +99,9 @@ EVENTS = [
 
 def log(rng: random.Random) -> str:
     hour, minute, second = rng.randrange(24), rng.randrange(60), rng.randrange(60)
-    event = rng.choice(EVENTS).format(n=rng.randrange(2, 900), m=rng.randrange(10, 9000), k=rng.randrange(1, 6))
+    event = rng.choice(EVENTS).format(
+        n=rng.randrange(2, 900), m=rng.randrange(10, 9000), k=rng.randrange(1, 6)
+    )
     level = rng.choices(["INFO", "INFO", "WARN", "ERROR"], [6, 6, 2, 1])[0]
     return f"{hour:02}:{minute:02}:{second:02} {level} {rng.choice(SERVICES)}-{rng.randrange(1, 5)}: {event}"
 
@@ -111,14 +167,42 @@ def interview(rng: random.Random) -> str:
 
 
 DOCUMENTS: list[tuple[Callable[[random.Random], str], str, str]] = [
-    (log, "This is the journal of a small service for one day.", "Write a report about its health, by service."),
-    (minutes, "These are the minutes of a workshop over a year.", "Summarise who promised what, and what is open."),
-    (ledger, "This is the ledger of a store.", "Describe what the store holds, and five entries that look odd."),
-    (notebook, "This is the notebook of a laboratory.", "Write up what the trials show, with their weaknesses."),
-    (program, "This is a module that grew for years.", "Review it: structure, names, tests, and what to do first."),
+    (
+        log,
+        "This is the journal of a small service for one day.",
+        "Write a report about its health, by service.",
+    ),
+    (
+        minutes,
+        "These are the minutes of a workshop over a year.",
+        "Summarise who promised what, and what is open.",
+    ),
+    (
+        ledger,
+        "This is the ledger of a store.",
+        "Describe what the store holds, and five entries that look odd.",
+    ),
+    (
+        notebook,
+        "This is the notebook of a laboratory.",
+        "Write up what the trials show, with their weaknesses.",
+    ),
+    (
+        program,
+        "This is a module that grew for years.",
+        "Review it: structure, names, tests, and what to do first.",
+    ),
     (diary, "This is the diary of a long stay abroad.", "Retell it as a story in the third person."),
-    (rules, "These are the rules of an old society.", "Explain them to a new member, and point out contradictions."),
-    (interview, "This is the transcript of many interviews.", "Write an article of several paragraphs from it."),
+    (
+        rules,
+        "These are the rules of an old society.",
+        "Explain them to a new member, and point out contradictions.",
+    ),
+    (
+        interview,
+        "This is the transcript of many interviews.",
+        "Write an article of several paragraphs from it.",
+    ),
 ]
 
 
