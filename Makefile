@@ -10,7 +10,7 @@ SANDBOX_HOSTS ?= 1
 SCENARIO ?=
 
 sandbox_inventory := $(if $(filter 3,$(SANDBOX_HOSTS)),inventory/fleet,inventory/sandbox)
-sandbox_tools := aardvark-dns debian-archive-keyring iptables mmdebstrap netavark openssh-client podman runc uidmap
+sandbox_tools := aardvark-dns debian-archive-keyring iptables mmdebstrap netavark openssh-client podman rsync runc uidmap
 # podman needs root: where sudo wants a password, Ansible asks for it.
 ask_for_sudo = $(shell [[ $$(id -u) == 0 ]] || sudo --non-interactive true 2>/dev/null || echo --ask-become-pass)
 
@@ -77,3 +77,15 @@ requirements: .venv/ready ## Pin and hash the controller's requirements anew, at
 	        --python-version $$version --python-platform x86_64-manylinux_2_28 \
 	        --output-file requirements/controller-py$$version.txt requirements/controller.in || exit; \
 	done
+
+.PHONY: lock
+lock: .venv/ready ## Make a lock anew: LOCK="cpu 0.5.9 3.11" (files/locks/README.md)
+	files/locks/make-lock $(or $(LOCK),cpu 0.5.9 3.11)
+
+.PHONY: patch-tests
+patch-tests: .venv/ready ## Test the patches on every published SGLang, and the patched code without a GPU
+	pytest tests/patches
+
+.PHONY: judge-table
+judge-table: .venv/ready ## Compute the judge's error rates again, into docs/judge.md
+	python benchmarks/judge_table.py
