@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +15,9 @@ from .interpreter import Arguments, Interpreter
 from .known import KNOWN
 from .source import Module, SourceTree
 from .values import FALSE, NONE, UNKNOWN, Class, Const, Model, Object, Value, join, options, sequence, truth
+
+RECURSION = 20_000
+STACK = 512 << 20  # bytes of address space; what is not used takes no memory
 
 MODELS = "sglang.srt.models"
 # The process that holds the model, the settings that it is given, and the class whose attribute ``model`` is the model.
@@ -136,8 +141,35 @@ def check(
     model.cls = model_class(interpreter, architecture)
     process = interpreter.named(*PROCESS)
     settings = _settings(interpreter, arguments, architecture)
-    interpreter.call(process, Arguments((settings,), more=True), tree.root_node)
+    _deeply(
+        lambda: interpreter.call(
+            process, Arguments((settings,), more=True), ast.Module(body=[], type_ignores=[])
+        )
+    )
     return _contract(interpreter, model, arguments)
+
+
+def _deeply(work: Callable[[], object]) -> None:
+    """Run something that recurses further than Python and the stack of the main thread allow by default."""
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failure.append(error)
+
+    limit, size = sys.getrecursionlimit(), threading.stack_size(STACK)
+    sys.setrecursionlimit(RECURSION)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(size)
+    if failure:
+        raise failure[0]
 
 
 def model_class(interpreter: Interpreter, architecture: str) -> Class:

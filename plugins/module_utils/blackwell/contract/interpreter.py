@@ -73,6 +73,7 @@ OPAQUE = tuple(
         "srt.utils.hf_transformers",
     )
 )
+DECIDES = ("sglang.srt.layers.cp.",)  # context parallelism: which way a batch takes
 PREDICATES = ("is_", "enable_", "should_", "use_", "require_")
 DEPTH = 120  # calls inside calls
 UNROLL = 16  # a loop over more elements runs once, over any one of them
@@ -233,6 +234,7 @@ class Interpreter:
         self.uses: dict[Use, None] = {}
         self.produced: set[Member] = set()
         self.entered: dict[ast.AST, Function] = {}
+        self._globals: dict[Module, dict[str, Value]] = {}
         self._stack: list[Frame] = []
         self._trail: list[tuple[dict[Any, Any], Any, Value]] = []
         self._objects: dict[tuple[Any, ...], Object] = {}
@@ -326,8 +328,9 @@ class Interpreter:
 
     def global_value(self, module: Module, name: str) -> Value | None:
         """What a module's global name stands for, None when the module has no such name."""
-        if name in module.values:
-            return module.values[name]
+        values = self._globals.setdefault(module, {})
+        if name in values:
+            return values[name]
         bound = module.bindings.get(name)
         if not bound:
             for source in filter(None, map(self.tree.module, module.star_imports)):
@@ -335,10 +338,10 @@ class Interpreter:
                 if value is not None:
                     return value
             return self._submodule(module, name)
-        module.values[name] = UNKNOWN  # while it is being found out
+        values[name] = UNKNOWN  # while it is being found out
         with self._import_time(Frame(module)):
-            module.values[name] = self._bound_value(bound, name)
-        return module.values[name]
+            values[name] = self._bound_value(bound, name)
+        return values[name]
 
     def _bound_value(self, bound: Sequence[Binding], name: str) -> Value:
         value: Value | None = None
@@ -384,7 +387,7 @@ class Interpreter:
         module = self.tree.module(name) if name.split(".")[0] == "sglang" else None
         if module is None or module.is_package or module.mentions_model or not name.startswith(OPAQUE):
             return module
-        return module if wanted.startswith(PREDICATES) else None
+        return module if name.startswith(DECIDES) or wanted.startswith(PREDICATES) else None
 
     def _submodule(self, module: Module, name: str) -> Value | None:
         inner = self.tree.module(f"{module.name}.{name}") if module.is_package else None
@@ -612,7 +615,7 @@ class Interpreter:
     def _assign(self, target: ast.expr, value: Value) -> None:
         frame = self._stack[-1]
         if isinstance(target, ast.Name):
-            names = frame.module.values if target.id in frame.globals else frame.locals
+            names = self._globals.setdefault(frame.module, {}) if target.id in frame.globals else frame.locals
             self.store(names, target.id, value)
         elif isinstance(target, ast.Attribute):
             for option in options(self.evaluate(target.value)):
@@ -641,7 +644,7 @@ class Interpreter:
             else:
                 self.store(holder.attributes, name, value)
         elif isinstance(holder, Package):
-            self.store(holder.module.values, name, value)
+            self.store(self._globals.setdefault(holder.module, {}), name, value)
 
     def put(self, bag: Bag, key: Value, value: Value) -> None:
         """Store an element of a container, under a key that may be unknown."""

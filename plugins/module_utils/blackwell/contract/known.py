@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from .interpreter import Arguments, Interpreter, Known
+from .model import Has
 from .values import (
     FALSE,
     NONE,
@@ -102,9 +103,16 @@ def _is_instance(run: Interpreter, value: Value, classes: list[Value]) -> bool |
         order = run.classes.order(value.cls)
         if any(cls in order for cls in classes if isinstance(cls, Class)):
             return True
-        # A protocol's instances need not name it.
-        plain = all(isinstance(c, Class) and not _is_protocol(run, c) for c in classes)
-        return False if plain and run.classes.closed(value.cls) else None
+        if not all(isinstance(cls, Class) for cls in classes) or not run.classes.closed(value.cls):
+            return None
+        protocols = [cls for cls in classes if _is_protocol(run, cls)]
+        return (
+            any(_conforms(run, value, cls) for cls in protocols)
+            if isinstance(value, Model)
+            else None
+            if protocols
+            else False
+        )
     if isinstance(value, Const):
         types = [
             getattr(builtins, c.name.rpartition(".")[2], None) if isinstance(c, External) else None
@@ -119,6 +127,12 @@ def _is_protocol(run: Interpreter, cls: Class) -> bool:
     return any(
         isinstance(base, External) and base.name.endswith(".Protocol") for base in run.classes.order(cls)
     )
+
+
+def _conforms(run: Interpreter, model: Model, protocol: Class) -> bool:
+    """Whether the model has what a protocol names: its instances need not name it as a base."""
+    names = [name for name in run.classes.body(protocol) if not name.startswith("_")]
+    return all(run.models.offer(model, name).has is not Has.NO for name in names)
 
 
 @known("builtins.callable")

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -27,7 +27,6 @@ class Module:
         path: the file.
         is_package: whether it is an ``__init__.py``: relative imports start one level deeper.
         mentions_model: whether it reads an attribute ``model`` of anything.
-        values: what the interpreter has found out about the module's names so far.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Module:
     tree: ast.Module
     is_package: bool
     mentions_model: bool = False
-    values: dict[str, object] = field(default_factory=dict)
 
     @cached_property
     def bindings(self) -> dict[str, list[Binding]]:
@@ -107,7 +105,6 @@ class SourceTree:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self._modules: dict[str, Module | None] = {}
-        self._root_node = ast.Module(body=[], type_ignores=[])
         if not (self.root / "sglang" / "srt").is_dir():
             raise OperatorError(
                 "No SGLang source to read the contract from",
@@ -138,11 +135,6 @@ class SourceTree:
             else None
         )
         return found[1] if found else ""
-
-    @property
-    def root_node(self) -> ast.AST:
-        """Stands for the place that calls what nothing in the tree calls."""
-        return self._root_node
 
     def submodules(self, name: str) -> list[str]:
         """The dotted names of a package's modules, without those of its packages."""
