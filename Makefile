@@ -52,7 +52,8 @@ sandbox-down: .venv/ready ## Remove all that the sandbox made: containers, netwo
 	ansible-playbook playbooks/sandbox_down.yml --inventory inventory/sandbox $(ask_for_sudo)
 
 .PHONY: test
-test: lint unit molecule ## Run lint, unit tests and Molecule
+test: lint unit ## Run lint, unit tests and the whole of site.yml on a container
+	$(MAKE) molecule SCENARIO=site
 
 .PHONY: lint
 lint: .venv/ready ## Check style and types of YAML, roles and Python
@@ -67,7 +68,7 @@ unit: .venv/ready ## Test the Python code and the repository
 	pytest --junitxml=.cache/junit/unit.xml
 
 .PHONY: molecule
-molecule: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Test the roles on containers (SCENARIO=name for one)
+molecule: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Test every role on containers (SCENARIO=name for one)
 	molecule test $(if $(SCENARIO),--scenario-name=$(SCENARIO),--all)
 
 .PHONY: requirements
