@@ -62,7 +62,7 @@ attributes:
   diff_mode:
     support: full
     description: Shows each file before and after.
-author: Blackwell SGLang
+author: Blackwell SGLang contributors
 """
 
 EXAMPLES = r"""
