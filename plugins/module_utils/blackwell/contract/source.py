@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import subprocess
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -156,7 +157,9 @@ class SourceTree:
             if path.is_file():
                 source = path.read_bytes()
                 try:
-                    tree = ast.parse(source)
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # about the style of other people's strings
+                        tree = ast.parse(source)
                 except SyntaxError as error:
                     raise OperatorError(
                         f"Cannot parse {path}",
