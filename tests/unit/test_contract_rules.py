@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
+import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -339,3 +342,54 @@ def test_a_folder_without_sglang_is_refused(tmp_path: Path) -> None:
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"Cannot ask .*/python where its sglang is"):
         source_root(tmp_path / "python")
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The interpreter of an environment into which the miniature is linked, as a source checkout is."""
+    ask(tmp_path, "self.model.get_table()")
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    (packages / "checkout.pth").write_text(f"{tmp_path}\n")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Net"]}))
+    return tmp_path / "venv" / "bin" / "python"
+
+
+RunModule = Callable[..., dict[str, Any]]
+
+
+def test_the_module_fails_with_all_that_is_missing(installed: Path, run_module: RunModule) -> None:
+    given = {"python": str(installed), "model": str(installed.parents[2]), "arguments": {"model_path": "/m"}}
+    result = run_module("model_contract", given, check=True)
+    assert result["failed"]
+    assert "Found: the class lacks get_table." in result["msg"]
+    assert "apply the patches that this release needs" in result["msg"]
+
+
+def test_the_module_reports_what_is_asked(installed: Path, run_module: RunModule) -> None:
+    path = installed.parents[2] / "sglang/srt/models/net.py"
+    path.write_text(
+        path.read_text().replace("    def forward", "    get_table = set_table = print\n\n    def forward")
+    )
+    given = {"python": str(installed), "model": str(installed.parents[2]), "arguments": {"model_path": "/m"}}
+    result = run_module("model_contract", given)
+    assert not result["changed"]
+    assert result["contract"]["asked"] == ["forward", "get_table"]
+    assert result["contract"]["place"] == "sglang/srt/models/net.py:5"
+
+
+def test_the_module_wants_a_model_that_names_its_class(installed: Path, run_module: RunModule) -> None:
+    folder = installed.parents[2]
+    (folder / "config.json").write_text("{}")
+    given = {"python": str(installed), "model": str(folder), "arguments": {"model_path": "/m"}}
+    message = run_module("model_contract", given)["msg"]
+    assert message.startswith(
+        f"{folder / 'config.json'} does not say which class the model needs. Found: KeyError"
+    )
+
+
+def test_an_interpreter_without_sglang_is_named(tmp_path: Path, run_module: RunModule) -> None:
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    given = {"python": str(python), "model": str(tmp_path), "arguments": {}}
+    assert run_module("model_contract", given)["msg"].startswith(f"{python} has no sglang.")
