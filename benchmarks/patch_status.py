@@ -4,6 +4,8 @@ Both run as processes of their own, in turn, so that neither gains from what the
 measured, without Ansible around it.
 
     python benchmarks/patch_status.py .cache/patch-environment-*/bin/python --runs 9
+
+Last figures, on two cores that others used as well: 0.64 s (0.37 to 0.84) against 0.88 s (0.67 to 1.33), ratio 0.72.
 """
 
 from __future__ import annotations
