@@ -70,7 +70,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_no_host_is_reached(tmp_pat
         "name it in preflight_foreign_variables if something else reads it. (on two)",
         "- egale3_server_port: is very close to eagle3_server_port, and no role of this project knows it. Write "
         "eagle3_server_port, or name it in preflight_foreign_variables if something else reads it.",
-        f"- eagle3_server_profile [{place}:9]: is 'eagel3'. Choose one of: eagle3, baseline.",
+        f"- eagle3_server_profile [{place}:9]: is 'eagel3'. Choose one of: eagle3, baseline, auto.",
     ]
     assert "\n".join(message) in done.stdout + done.stderr
     assert "unreachable=0" in done.stdout
@@ -95,3 +95,24 @@ def test_the_inventories_of_this_project_pass(tmp_path: Path, inventory: str) ->
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_gateway_on_a_server_s_port_is_refused_where_both_are_one_host(tmp_path: Path) -> None:
+    hosts = """
+sglang_servers:
+  hosts: {one: , two: }
+sglang_gateways:
+  hosts: {two: , three: {gatewy_port: 1}}
+  vars: {gateway_port: 30000}
+"""
+    done = check(tmp_path, hosts)
+    assert done.returncode != 0
+    place = f"{tmp_path}/inventory/hosts.yml"
+    message = [
+        "2 variables of this inventory cannot be used; no host was touched.",
+        f"- gatewy_port [{place}:5]: is very close to gateway_port, and no role of this project knows it. Write "
+        "gateway_port, or name it in preflight_foreign_variables if something else reads it. (on three)",
+        f"- gateway_port [{place}:6]: gateway_port and eagle3_server_port are both 30000 on a host that is in both "
+        "groups. Give the gateway and the server a port of its own each. (on two)",
+    ]
+    assert "\n".join(message) in done.stdout + done.stderr

@@ -215,6 +215,8 @@ def test_a_default_with_a_template_is_not_guessed(known: variables.Known) -> Non
 
 
 GUARDS = {"flashinfer-allreduce-guard": True, "flashinfer-trtllm-comm-sm120": True}
+BOTH_GROUPS = ["sglang_gateways", "sglang_servers"]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REAL: dict[str, Any] = {
     "eagle3_server_enable_flashinfer_allreduce_fusion": True,
     "eagle3_server_tensor_parallel_size": 8,
@@ -271,6 +273,43 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
             {"throughput_check_runs_min": 30, "throughput_check_runs_max": 20},
             "throughput_check_runs_min: is 30, but throughput_check_runs_max is 20. Raise throughput_check_runs_max.",
         ),
+        (
+            {"gateway_port": 30000, "group_names": BOTH_GROUPS},
+            "gateway_port: gateway_port and eagle3_server_port are both 30000 on a host that is in both groups. Give "
+            "the gateway and the server a port of its own each.",
+        ),
+        (
+            {"eagle3_server_port": "8080", "group_names": BOTH_GROUPS},
+            "eagle3_server_port: gateway_port and eagle3_server_port are both 8080 on a host that is in both groups. "
+            "Give the gateway and the server a port of its own each.",
+        ),
+        (
+            {"gateway_metrics_port": 30000, "group_names": BOTH_GROUPS},
+            "gateway_metrics_port: gateway_metrics_port and eagle3_server_port are both 30000 on a host that is in "
+            "both groups. Give the gateway and the server a port of its own each.",
+        ),
+        (
+            {
+                "model_weights_target_repository": "nvidia/Kimi-K2.5-NVFP4",
+                "model_weights_target_revision": "",
+            },
+            "model_weights_target_revision: nvidia/Kimi-K2.5-NVFP4 is to be fetched, and model_weights_target_revision "
+            "is '', which is no commit (git ls-remote https://huggingface.co/nvidia/Kimi-K2.5-NVFP4 HEAD prints "
+            "today's). Set the repository and the 40 hex digits of a commit together, or neither where the model is "
+            "there.",
+        ),
+        (
+            {"model_weights_draft_repository": "someone/drafter", "model_weights_draft_revision": "main"},
+            "model_weights_draft_revision: someone/drafter is to be fetched, and model_weights_draft_revision is "
+            "'main', which is no commit (git ls-remote https://huggingface.co/someone/drafter HEAD prints today's). "
+            "Set the repository and the 40 hex digits of a commit together, or neither where the model is there.",
+        ),
+        (
+            {"model_weights_draft_revision": COMMIT},
+            f"model_weights_draft_revision: model_weights_draft_revision is '{COMMIT}', and "
+            "model_weights_draft_repository is empty. Set the repository and the 40 hex digits of a commit together, "
+            "or neither where the model is there.",
+        ),
     ],
 )
 def test_settings_that_cannot_both_be_meant(
@@ -279,14 +318,24 @@ def test_settings_that_cannot_both_be_meant(
     assert contradict(ours, **values) == [message]
 
 
-@pytest.mark.parametrize("values", [{}, REAL, {"preflight_engine": "cpu", "sglang_stack_engine": "cpu"}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        REAL,
+        {"preflight_engine": "cpu", "sglang_stack_engine": "cpu"},
+        {"group_names": BOTH_GROUPS},
+        {"gateway_port": 30000, "group_names": ["sglang_servers"]},
+        {"model_weights_target_repository": "a/b", "model_weights_target_revision": COMMIT},
+    ],
+)
 def test_settings_that_fit(ours: variables.Known, values: dict[str, Any]) -> None:
     assert contradict(ours, **values) == []
 
 
 def test_every_rule_reads_variables_that_exist(ours: variables.Known) -> None:
     for rule in contradictions.RULES:
-        assert set(rule.reads) <= ours.names, rule.reads
+        assert set(rule.reads) <= ours.names | {"group_names"}, rule.reads
 
 
 # --- the message ---

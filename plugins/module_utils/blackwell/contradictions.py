@@ -6,7 +6,8 @@ what no single role can see.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .variables import Rule
@@ -62,6 +63,36 @@ def _runs(values: Mapping[str, Any]) -> str:
     return f"is {least}, but throughput_check_runs_max is {most}" if least > most else ""
 
 
+def _same_port(gateway: str) -> Callable[[Mapping[str, Any]], str]:
+    """Of a host that is server and gateway in one."""
+
+    def broken(values: Mapping[str, Any]) -> str:
+        both = {"sglang_gateways", "sglang_servers"} <= set(values["group_names"])
+        if not both or int(values[gateway]) != int(values["eagle3_server_port"]):
+            return ""
+        return f"{gateway} and eagle3_server_port are both {values[gateway]} on a host that is in both groups"
+
+    return broken
+
+
+def _commit(model: str) -> Callable[[Mapping[str, Any]], str]:
+    """A model is fetched at a commit, or is there already and has none."""
+
+    def broken(values: Mapping[str, Any]) -> str:
+        repository = str(values[f"model_weights_{model}_repository"] or "")
+        revision = str(values[f"model_weights_{model}_revision"] or "")
+        if repository and not re.fullmatch("[0-9a-f]{40}", revision):
+            return (
+                f"{repository} is to be fetched, and model_weights_{model}_revision is {revision!r}, which is no "
+                f"commit (git ls-remote https://huggingface.co/{repository} HEAD prints today's)"
+            )
+        if revision and not repository:
+            return f"model_weights_{model}_revision is {revision!r}, and model_weights_{model}_repository is empty"
+        return ""
+
+    return broken
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         ("preflight_engine", "sglang_stack_engine"),
@@ -97,5 +128,21 @@ RULES: tuple[Rule, ...] = (
         ("throughput_check_runs_min", "throughput_check_runs_max"),
         _runs,
         "Raise throughput_check_runs_max",
+    ),
+    *(
+        Rule(
+            (gateway, "eagle3_server_port", "group_names"),
+            _same_port(gateway),
+            "Give the gateway and the server a port of its own each",
+        )
+        for gateway in ("gateway_port", "gateway_metrics_port")
+    ),
+    *(
+        Rule(
+            (f"model_weights_{model}_revision", f"model_weights_{model}_repository"),
+            _commit(model),
+            "Set the repository and the 40 hex digits of a commit together, or neither where the model is there",
+        )
+        for model in ("target", "draft")
     ),
 )

@@ -69,7 +69,8 @@ class Rule:
     """Values that contradict each other.
 
     Args:
-        reads: the variables it judges; a host on which one of them cannot be read yet is passed over.
+        reads: the variables it judges, ``group_names`` among them where it is about groups; a host on which one of
+            them cannot be read yet is passed over.
         broken: given their values by name, says in one sentence what is wrong, or nothing.
         remedy: what to set instead.
     """
