@@ -11,7 +11,6 @@ description:
   - Compares what M(throughput_measure) returned with the anchored baseline of the same host, profile,
     prompts, client and load, or, where there is no baseline, with the floors of the policy. Says pass, fail
     or undecidable, what is to blame, and how many more runs would decide.
-  - Given the result of the C(baseline) profile as well, it also says which profile should serve.
   - Changes nothing, and does not fail because of a bad verdict. Look at C(accepted).
   - The method and its simulated error rates are in C(docs/judge.md).
 options:
@@ -28,11 +27,6 @@ options:
     description: >-
       A second result of the accepted release, taken after O(result) (A-B-A). Both are pooled; when they
       differ from each other by more than the margin, nothing is decided.
-    type: dict
-  plain:
-    description: >-
-      Result of the C(baseline) profile on the same release, when O(result) is of C(eagle3), to choose the
-      profile.
     type: dict
   policy:
     description: >-
@@ -84,10 +78,6 @@ lines:
   returned: success
   type: list
   elements: str
-choice:
-  description: C(profile), C(reason), C(crossover) and C(steps).
-  returned: when O(plain) is given
-  type: dict
 differences:
   description: What makes the baseline and the result incomparable.
   returned: when the baseline was refused
@@ -97,11 +87,10 @@ differences:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.throughput.choice import choose_profile
 from ansible.module_utils.blackwell.throughput.judge import BaselineRefused, differences, judge, judge_aba
 from ansible.module_utils.blackwell.throughput.policy import Policy
 from ansible.module_utils.blackwell.throughput.result import Result
-from ansible.module_utils.blackwell.throughput.table import choice_lines, result_lines
+from ansible.module_utils.blackwell.throughput.table import result_lines
 
 
 def main() -> None:
@@ -110,7 +99,6 @@ def main() -> None:
             "result": {"type": "dict", "required": True},
             "baseline": {"type": "dict"},
             "baseline_again": {"type": "dict"},
-            "plain": {"type": "dict"},
             "policy": {"type": "dict", "default": {}},
         },
         required_by={"baseline_again": ["baseline"]},
@@ -119,27 +107,23 @@ def main() -> None:
     given = module.params
     try:
         result = Result.from_json(given["result"])
-        baseline, again, plain = (
-            Result.from_json(given[name]) if given[name] else None
-            for name in ("baseline", "baseline_again", "plain")
+        baseline, again = (
+            Result.from_json(given[name]) if given[name] else None for name in ("baseline", "baseline_again")
         )
         policy = Policy.from_dict(given["policy"])
         between = baseline and again
         verdict = judge_aba(baseline, result, again, policy) if between else judge(result, baseline, policy)
-        choice = choose_profile(result, plain, policy) if plain else None
     except BaselineRefused as error:
         others = [other for other in (baseline, again) if other]
         found = [line for other in others for line in differences(result, other)]
         module.fail_json(msg=str(error), differences=found)
     except (OperatorError, ValueError) as error:
         module.fail_json(msg=str(error))
-    lines = result_lines(result, verdict)
-    chosen = {}
-    if choice:
-        lines += ["", *choice_lines(choice)]
-        chosen = {"choice": choice.to_json()}
     module.exit_json(
-        changed=False, verdict=verdict.to_json(), accepted=verdict.accepted, lines=lines, **chosen
+        changed=False,
+        verdict=verdict.to_json(),
+        accepted=verdict.accepted,
+        lines=result_lines(result, verdict),
     )
 
 

@@ -52,9 +52,6 @@ options:
     description: The anchored result that the judge will compare with. The file need not exist.
     type: path
     required: true
-  plain:
-    description: The accepted result of the profile without speculation. The file need not exist.
-    type: path
   policy:
     description: The policy of the judge, whose numbers of runs are used here.
     type: dict
@@ -170,7 +167,6 @@ EXAMPLES = r"""
     results: /var/lib/sglang/throughput/results
     accepted: /var/lib/sglang/throughput/eagle3/accepted.json
     baseline: /var/lib/sglang/throughput/eagle3/baseline.json
-    plain: /var/lib/sglang/throughput/baseline/accepted.json
   register: measured
 """
 
@@ -185,10 +181,6 @@ path:
   type: str
 baseline:
   description: The anchored result, null without one.
-  returned: when C(result) is
-  type: dict
-plain:
-  description: The accepted result without speculation of the same release under the same load, null without one.
   returned: when C(result) is
   type: dict
 measured:
@@ -224,7 +216,6 @@ def main() -> None:
             "results": {"type": "path", "required": True},
             "accepted": {"type": "path", "required": True},
             "baseline": {"type": "path", "required": True},
-            "plain": {"type": "path"},
             "policy": {"type": "dict", "default": {}},
             "to_limit": {"type": "bool", "default": False},
             "reuse": {"type": "bool", "default": True},
@@ -259,7 +250,6 @@ def main() -> None:
         path=str(path),
         result=taken.result.to_json(),
         baseline=taken.baseline.to_json() if taken.baseline else None,
-        plain=taken.plain.to_json() if taken.plain else None,
     )
 
 

@@ -34,6 +34,7 @@ def content(**given: Any) -> dict[str, Any]:
         "fingerprint": {"digest": "0123456789ab", "parts": {"engine": "cpu"}},
         "result": None,
         "verdict": None,
+        "choice": None,
         **given,
     }  # fmt: skip
 

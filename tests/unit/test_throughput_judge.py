@@ -6,7 +6,9 @@ import dataclasses
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -386,6 +388,71 @@ class TestChoice:
         with pytest.raises(OperatorError, match=r"release 0.5.10-000000000000 -> 0.5.9-3fa94c01d2be"):
             choose_profile(make_result(), other, POLICY)
 
+    @pytest.mark.parametrize(("refused", "serves"), [("eagle3", "baseline"), ("baseline", "eagle3")])
+    def test_what_the_judge_refused_does_not_serve_however_fast(self, refused: str, serves: str) -> None:
+        speed = 0.5 if refused == "eagle3" else 2.0
+        plain = make_result(seed=2, speed=speed, **PLAIN)
+        choice = choose_profile(make_result(), plain, POLICY, {refused: "Fail: draft model at 1 request."})
+        assert choice.profile == serves
+        assert f"{refused} is not good enough (Fail: draft model at 1 request)" in choice.reason
+
+    def test_when_both_are_refused_nothing_is_chosen(self) -> None:
+        refused = {"eagle3": "Fail: wrong answers.", "baseline": "Fail: wrong answers."}
+        with pytest.raises(OperatorError, match="Neither profile is good enough"):
+            choose_profile(make_result(), make_result(**PLAIN), POLICY, refused)
+
+
+class TestKeptChoice:
+    """What the module keeps on the host, so that later rollouts measure one profile."""
+
+    @pytest.fixture
+    def choose(self, run_module: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+        def call(check: bool = False, **given: Any) -> dict[str, Any]:
+            place = {"path": str(tmp_path / "choice.json"), "fingerprint": "f0" * 32}
+            told: dict[str, Any] = run_module("throughput_choice", {**place, **given}, check=check)
+            return told
+
+        return call
+
+    @pytest.fixture
+    def measured(self) -> dict[str, Any]:
+        return {
+            "eagle3": {"result": make_result(seed=1).to_json()},
+            "baseline": {"result": make_result(seed=2, speed=0.9, **PLAIN).to_json()},
+        }
+
+    def test_it_is_kept_once_and_read_again(
+        self, choose: Callable[..., dict[str, Any]], measured: dict[str, Any]
+    ) -> None:
+        assert choose()["choice"] == {}
+        first = choose(**measured)
+        assert (first["changed"], first["choice"]["profile"]) == (True, "eagle3")
+        assert any("eagle3 serves" in line for line in first["lines"])
+        assert not choose(**measured)["changed"]
+        assert choose()["choice"] == first["choice"]
+
+    def test_check_mode_chooses_and_keeps_nothing(
+        self, choose: Callable[..., dict[str, Any]], measured: dict[str, Any]
+    ) -> None:
+        assert choose(check=True, **measured)["changed"]
+        assert choose()["choice"] == {}
+
+    def test_a_host_that_changed_has_to_choose_again(
+        self, choose: Callable[..., dict[str, Any]], measured: dict[str, Any]
+    ) -> None:
+        choose(**measured)
+        assert choose(fingerprint="00" * 32)["choice"] == {}
+
+    @pytest.mark.parametrize("content", ["", '{"schema": 1, "fing', '{"schema": 2}', "[]", '{"schema": 1}'])
+    def test_a_file_that_was_cut_is_named_with_the_way_out(
+        self, choose: Callable[..., dict[str, Any]], tmp_path: Path, content: str
+    ) -> None:
+        (tmp_path / "choice.json").write_text(content)
+        told = choose()
+        assert told["failed"]
+        assert "choice.json" in told["msg"]
+        assert "remove the file" in told["msg"]
+
 
 class TestPolicy:
     def test_an_unknown_setting_is_refused(self) -> None:
@@ -428,19 +495,17 @@ class TestComparison:
 
 
 class TestModule:
-    def test_it_returns_verdict_table_and_choice(self, run_module: Any) -> None:
-        plain = make_result(seed=2, speed=0.9, plain=True, identity={"profile": "baseline"})
+    def test_it_returns_verdict_and_table(self, run_module: Any) -> None:
         told = run_module(
             "throughput_judge",
             {
                 "result": make_result(runs=5, seed=3).to_json(),
                 "baseline": BASELINE.to_json(),
-                "plain": plain.to_json(),
                 "policy": {"margin": "0.05"},
             },
             check=True,
         )
-        assert (told["accepted"], told["changed"], told["choice"]["profile"]) == (True, False, "eagle3")
+        assert (told["accepted"], told["changed"]) == (True, False)
         assert any(line.startswith("Decode") for line in told["lines"])
 
     def test_a_bad_verdict_is_no_failure_of_the_module(self, run_module: Any) -> None:

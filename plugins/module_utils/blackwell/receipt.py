@@ -75,7 +75,7 @@ def end(
         reason: why it was not accepted; empty when it was.
         marks: the beginnings of phases, each with ``phase`` and ``at``, in seconds since the epoch.
         outage: what the probe wrote, ``last_good`` and ``first_good``; None without one.
-        content: ``requested``, ``found``, ``serves``, ``fingerprint``, ``result``, ``verdict``, ``settings``.
+        content: ``requested``, ``found``, ``serves``, ``fingerprint``, ``result``, ``verdict``, ``choice``.
         secrets: texts that must not appear.
         keep: how many receipts stay.
         now: seconds since the epoch.

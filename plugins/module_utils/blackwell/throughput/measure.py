@@ -276,16 +276,14 @@ def _is_same_server(result: Result, plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class Taken:
-    """A result, None when one would have to be measured; and what belongs to it.
+    """A result, None when one would have to be measured; and the baseline, where there is one.
 
-    ``measured`` tells a new result, not stored yet, from the accepted one. ``plain`` is the accepted result without
-    speculation of the same release under the same load, where there is one.
+    ``measured`` tells a new result, not stored yet, from the accepted one.
     """
 
     result: Result | None
     measured: bool
     baseline: Result | None
-    plain: Result | None
 
 
 def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
@@ -304,16 +302,13 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
     # Without a baseline this result will be one, and a baseline of few runs decides little later.
     plan = plan_of(settings, policy, to_limit=settings["to_limit"] or baseline is None)
     prompts_path = Path(settings["prompts"])
-    nothing = Taken(None, measured=False, baseline=baseline, plain=None)
+    nothing = Taken(None, measured=False, baseline=baseline)
     if dry and not prompts_path.exists():
         return nothing
     prompts = load(prompts_path)
-    plain = load_result(Path(settings["plain"])) if plan.speculative and settings["plain"] else None
-    if plain and not (_has_load(plain, plan, prompts.sha256) and plain.release == plan.release):
-        plain = None
     accepted = load_result(Path(settings["accepted"])) if settings["reuse"] else None
     if accepted and _has_load(accepted, plan, prompts.sha256) and _is_same_server(accepted, plan):
-        return Taken(accepted, measured=False, baseline=baseline, plain=plain)
+        return Taken(accepted, measured=False, baseline=baseline)
     if dry:
         return nothing
     # The judge refuses a baseline of something else and says why; it must not decide how much is measured.
@@ -335,7 +330,7 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
         result = measure(
             plan, prompts, server, bench, Sampler(settings["nvidia_smi"]), more_runs, settings["canary"], say
         )
-    return Taken(result, measured=True, baseline=baseline, plain=plain)
+    return Taken(result, measured=True, baseline=baseline)
 
 
 def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> Plan:

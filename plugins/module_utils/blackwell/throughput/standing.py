@@ -42,7 +42,7 @@ def check(settings: Mapping[str, Any]) -> int:
 
     Args:
         settings: those of the module ``throughput_measure`` without ``config``, ``release``, ``profile``, ``host``,
-            ``fingerprint``, ``accepted``, ``baseline``, ``plain`` and ``canary``; those of ``correctness_canary``
+            ``fingerprint``, ``accepted``, ``baseline`` and ``canary``; those of ``correctness_canary``
             about questions and transcript; and ``state``, ``root``, ``config_directory``, ``quiet_s``, ``keep``.
 
     Raises:
@@ -70,7 +70,6 @@ def check(settings: Mapping[str, Any]) -> int:
             **settings,
             **served,
             **paths,
-            "plain": None,
             "host": baseline.host,
             "fingerprint": baseline.fingerprint,
             "reuse": False,
