@@ -120,17 +120,66 @@ def test_an_edited_engine_file_is_put_back_without_an_installer(wanted: Environm
     assert ask(wanted, "import engine; print(engine.name)") == "stand-in"
 
 
-def test_another_build_of_the_same_version_is_replaced(wanted: Environment, make_wheel: WheelMaker) -> None:
-    first = other(wanted, make_wheel("alpha", "1.0+cu128"))
-    ensure(first)
-    second = other(wanted, make_wheel("alpha", "1.0+cu130"))
-    ensure(second)
-    assert ask(second, "import alpha; print(alpha.version)") == "1.0+cu130"
-
-
-def test_newer_releases_beside_the_locked_ones_change_nothing(
-    wanted: Environment, make_wheel: WheelMaker
+@pytest.mark.parametrize("from_bundle", [True, False])
+def test_a_host_with_builds_for_another_cuda_converges_to_the_locked_ones(
+    wanted: Environment, make_wheel: WheelMaker, index: tuple[str, Path], from_bundle: bool
 ) -> None:
+    """PyPI's kernels and PyTorch's +cu128, as pip installs them, satisfy SGLang as well as the right ones do."""
+    address, root = index
+    builds = {"torch": ["2.9.1", "2.9.1+cu128", "2.9.1+cu130", "2.10.0+cu130"]}
+    builds["sgl-kernel"] = ["0.3.21", "0.3.21+cu130", "0.3.22"]
+    pins = {}
+    for name, versions in builds.items():
+        for version in versions:
+            make_wheel(name, version, into=root / name)
+            # A bundle that others put files into.
+            pins[name, version] = make_wheel(name, version)
+    locked = other(wanted, pins["torch", "2.9.1+cu130"], pins["sgl-kernel", "0.3.21+cu130"])
+    if not from_bundle:
+        (root / "uv").mkdir()
+        (wanted.wheels / wanted.uv.filename).rename(root / "uv" / wanted.uv.filename)
+        locked = dataclasses.replace(locked, bundle=None, indexes=(address,))
+
+    subprocess.run(["uv", "venv", "-q", "--python", sys.executable, locked.venv], check=True)
+    wrong = [
+        root / name / pins[name, version].filename
+        for name, version in (("torch", "2.9.1+cu128"), ("sgl-kernel", "0.3.21"))
+    ]
+    uv = ["uv", "pip", "install", "-q", "--no-deps", "--python", locked.interpreter]
+    subprocess.run([*uv, *wrong], check=True)
+    (locked.venv / environment.MARKER).write_text(f'{{"lock": "{locked.lock.digest}"}}')
+    assert environment.look(locked).whole
+
+    before, after = ensure(locked)
+    assert before.packages == {"torch": "2.9.1+cu128", "sgl-kernel": "0.3.21"}
+    assert after.packages == {"torch": "2.9.1+cu130", "sgl-kernel": "0.3.21+cu130"}
+    assert (
+        ask(locked, "import torch, sgl_kernel; print(torch.version, sgl_kernel.version)")
+        == "2.9.1+cu130 0.3.21+cu130"
+    )
+    assert not changed(locked)
+
+
+def test_a_newer_release_of_what_nothing_pins_changes_nothing(
+    wanted: Environment, make_wheel: WheelMaker, index: tuple[str, Path]
+) -> None:
+    """alpha asks for any beta from 1 on."""
+    address, root = index
+    for project in ("alpha", "beta", "uv"):
+        (root / project).mkdir()
+        for wheel in wanted.wheels.glob(f"{project}-*"):
+            wheel.rename(root / project / wheel.name)
+    online = dataclasses.replace(wanted, bundle=None, indexes=(address,))
+    ensure(online)
+    make_wheel("beta", "2.0", into=root / "beta")
+    make_wheel("alpha", "1.1", into=root / "alpha")
+    assert not changed(online)
+    anew = dataclasses.replace(online, release=online.release.with_name("0.5.9-2"))
+    ensure(anew)
+    assert ask(anew, "import alpha, beta; print(alpha.version, beta.version)") == "1.0 1.1"
+
+
+def test_newer_releases_in_a_bundle_change_nothing(wanted: Environment, make_wheel: WheelMaker) -> None:
     make_wheel("alpha", "1.1")
     ensure(wanted)
     assert ask(wanted, "import alpha; print(alpha.version)") == "1.0"
