@@ -79,6 +79,10 @@ left_out:
   description: Why a host that was to serve does not; empty when it does.
   returned: success
   type: str
+open:
+  description: Requests of this gateway that were open on the host when it was taken out.
+  returned: success
+  type: int
 serving:
   description: The addresses of all hosts that serve.
   returned: success
@@ -110,6 +114,7 @@ def main() -> None:
     )
     given = module.params
     url = given["worker"]
+    workers: dict[str, gateway.Worker] = {}
     try:
         access = gateway.Access.read(Path(given["config"]))
         records = access.records
@@ -121,8 +126,8 @@ def main() -> None:
             elif given["state"] == "absent":
                 step = gateway.forget(before, url)
             else:
-                status = access.workers() if was == gateway.SERVING else {}
-                ready = frozenset(other for other, state in status.items() if state == gateway.READY)
+                workers = access.workers() if was == gateway.SERVING else {}
+                ready = frozenset(other for other, seen in workers.items() if seen.status == gateway.READY)
                 step = gateway.drain(
                     before,
                     url,
@@ -144,6 +149,7 @@ def main() -> None:
         was=was,
         now=now,
         left_out=step.left_out,
+        open=workers[url].load if url in workers else 0,
         serving=sorted(other for other, host in step.hosts.items() if host.state == gateway.SERVING),
         diff={"before": gateway.manifest(before), "after": gateway.manifest(step.hosts)},
     )
@@ -153,13 +159,13 @@ def _wait(access: gateway.Access, now: str, url: str, timeout: float) -> None:
     """Until smg has seen the manifest."""
     deadline = time.monotonic() + timeout
     while True:
-        status = access.workers()
-        if gateway.arrived(now, url, status):
+        workers = access.workers()
+        if gateway.arrived(now, url, workers):
             return
         if time.monotonic() > deadline:
             raise OperatorError(
                 f"The gateway has not done what its manifest says about {url}",
-                found=f"status {status.get(url, 'unknown')} after {timeout:.0f} s",
+                found=f"status {workers[url].status if url in workers else 'unknown'} after {timeout:.0f} s",
                 expected="ready" if now == gateway.SERVING else "draining, or gone",
                 remedy="look at journalctl --unit sglang-gateway, and whether the gateway reaches the host",
             )

@@ -29,6 +29,9 @@ options:
   host:
     description: The host's name in the inventory.
     type: str
+  found:
+    description: What is accepted on the host when a rollout begins.
+    type: dict
   outcome:
     description: How it ended.
     type: str
@@ -117,6 +120,7 @@ def main() -> None:
             "folder": {"type": "path", "default": "/var/lib/sglang/receipts"},
             "state": {"type": "str", "required": True, "choices": ["begun", "ended", "read"]},
             "host": {"type": "str"},
+            "found": {"type": "dict"},
             "outcome": {"type": "str", "choices": list(receipt.OUTCOMES)},
             "reason": {"type": "str", "default": ""},
             "marks": {"type": "list", "elements": "dict", "default": []},
@@ -145,7 +149,7 @@ def main() -> None:
             else [],
         )
     if given["state"] == "begun":
-        pending = receipt.begin(folder, given["host"], now=time.time())
+        pending = receipt.begin(folder, given["host"], found=given["found"], now=time.time())
         module.exit_json(changed=True, pending=pending, expected=receipt.expected(earlier))
     try:
         written = receipt.end(

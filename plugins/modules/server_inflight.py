@@ -39,6 +39,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+open:
+  description: Requests that were open at the beginning.
+  returned: always
+  type: int
 left:
   description: Requests that were still open.
   returned: always
@@ -70,7 +74,7 @@ def main() -> None:
     url, key = server_url(arguments), str(arguments.get("api_key", ""))
     timeout = 0.0 if module.check_mode else module.params["timeout"]
     done = inflight.wait(lambda: inflight.count(url, key), timeout=timeout)
-    module.exit_json(changed=False, left=done.left, seconds=done.seconds)
+    module.exit_json(changed=False, open=done.open, left=done.left, seconds=done.seconds)
 
 
 if __name__ == "__main__":

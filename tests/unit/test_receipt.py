@@ -20,6 +20,9 @@ MARKS = [
 ]
 
 
+FOUND = {"deployment": "old", "profile": "eagle3", "release": "old", "history": []}
+
+
 def content(**given: Any) -> dict[str, Any]:
     return {
         "requested": {
@@ -28,19 +31,19 @@ def content(**given: Any) -> dict[str, Any]:
             "deployment": "0.5.10.post1-aaaaaaaaaaaa-bbbbbbbb", "profile": "eagle3", "files": {"eagle3.yaml": "4"},
             "arguments": {"port": 30000}, "environment": {"HF_TOKEN": SECRET},
         },
-        "found": {"deployment": "old", "profile": "eagle3", "release": "old", "history": []},
         "serves": {"deployment": "0.5.10.post1-aaaaaaaaaaaa-bbbbbbbb", "profile": "eagle3",
                    "release": "0.5.10.post1-aaaaaaaaaaaa", "history": []},
         "fingerprint": {"digest": "0123456789ab", "parts": {"engine": "cpu"}},
         "result": None,
         "verdict": None,
         "choice": None,
+        "requests": {"open": 3, "left": 0},
         **given,
     }  # fmt: skip
 
 
 def write(folder: Path, *, began: float = 99.0, outcome: str = "accepted", **given: Any) -> dict[str, Any]:
-    receipt.begin(folder, "gpu-1", now=began)
+    receipt.begin(folder, "gpu-1", found=FOUND, now=began)
     arguments: dict[str, Any] = {
         "outcome": outcome,
         "reason": "",
@@ -70,7 +73,7 @@ def test_a_receipt_is_as_its_schema_says(tmp_path: Path, schema: dict[str, Any])
         outcome="down",
         reason="it hangs",
         outage=None,
-        content=content(serves=None, found=None),
+        content=content(serves=None, requests=None),
     )
     jsonschema.validate(failed, schema)
 
@@ -107,8 +110,8 @@ def test_a_variable_with_a_telling_name_is_in_no_receipt(tmp_path: Path) -> None
 
 
 def test_a_rollout_that_was_broken_off_is_counted_by_the_one_that_ends(tmp_path: Path) -> None:
-    receipt.begin(tmp_path, "gpu-1", now=10.0)
-    receipt.begin(tmp_path, "gpu-1", now=20.0)
+    receipt.begin(tmp_path, "gpu-1", found=FOUND, now=10.0)
+    receipt.begin(tmp_path, "gpu-1", found=None, now=20.0)
     ended = write(tmp_path, began=30.0)
     assert ended["broken_runs"] == 2 and ended["first_began"] == 10.0
     assert not (tmp_path / receipt.PENDING).exists()
@@ -207,7 +210,7 @@ def wait_for(loads: list[int], timeout: float = 60.0) -> inflight.Wait:
 
 
 def test_an_idle_server_is_waited_for_until_it_was_idle_for_a_while() -> None:
-    assert wait_for([0]) == inflight.Wait(left=0, seconds=2.0)
+    assert wait_for([0]) == inflight.Wait(open=0, left=0, seconds=2.0)
 
 
 def test_a_request_that_comes_late_begins_the_wait_anew() -> None:
@@ -215,4 +218,4 @@ def test_a_request_that_comes_late_begins_the_wait_anew() -> None:
 
 
 def test_requests_that_do_not_end_are_told_when_the_time_is_over() -> None:
-    assert wait_for([3], timeout=10.0) == inflight.Wait(left=3, seconds=10.0)
+    assert wait_for([3], timeout=10.0) == inflight.Wait(open=3, left=3, seconds=10.0)

@@ -168,6 +168,19 @@ def manifest(hosts: Mapping[str, Host]) -> str:
 
 
 @dataclass(frozen=True)
+class Worker:
+    """What smg makes of a host.
+
+    Attributes:
+        status: ``ready``, ``draining``, ...
+        load: how many requests it has sent there that are open.
+    """
+
+    status: str
+    load: int
+
+
+@dataclass(frozen=True)
 class Access:
     """How a gateway is reached from its own host.
 
@@ -203,8 +216,8 @@ class Access:
         address = f"[{host}]" if ":" in host else host
         return cls(f"http://{address}:{settings['port']}", key, Records(manifest_file.parent))
 
-    def workers(self) -> dict[str, str]:
-        """What the gateway makes of its workers, status by URL (``ready``, ``draining``, ...).
+    def workers(self) -> dict[str, Worker]:
+        """What the gateway makes of its workers, by URL.
 
         Raises:
             OperatorError: it does not answer.
@@ -217,7 +230,7 @@ class Access:
         try:
             with opener.open(request, timeout=API_TIMEOUT) as answer:
                 said: dict[str, Any] = json.load(answer)
-            return {worker["url"]: worker["status"] for worker in said["workers"]}
+            return {worker["url"]: Worker(worker["status"], int(worker["load"])) for worker in said["workers"]}
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             raise OperatorError(
                 f"The gateway at {self.url} does not say which workers it has",
@@ -227,6 +240,6 @@ class Access:
             ) from None
 
 
-def arrived(state: str, url: str, status: Mapping[str, str]) -> bool:
+def arrived(state: str, url: str, workers: Mapping[str, Worker]) -> bool:
     """Whether the gateway does what was asked: sends requests to a host, or sends it no new ones."""
-    return (status.get(url) == READY) is (state == SERVING)
+    return (url in workers and workers[url].status == READY) is (state == SERVING)

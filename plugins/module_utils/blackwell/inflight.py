@@ -22,13 +22,15 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Wait:
-    """How a wait ended.
+    """How a wait went.
 
     Attributes:
+        open: requests that were open at its beginning.
         left: requests that were open at its end.
         seconds: how long it took.
     """
 
+    open: int
     left: int
     seconds: float
 
@@ -65,12 +67,14 @@ def wait(
     """
     began = clock()
     idle_since: float | None = None
+    first: int | None = None
     while True:
         left, now = look(), clock()
+        first = left if first is None else first
         if left:
             idle_since = None
         elif idle_since is None:
             idle_since = now
         if (idle_since is not None and now - idle_since >= quiet) or now - began >= timeout:
-            return Wait(left, round(now - began, 1))
+            return Wait(first, left, round(now - began, 1))
         sleep(INTERVAL)

@@ -37,16 +37,23 @@ def name_of(began: float, host: str) -> str:
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began))}-{host}"
 
 
-def begin(folder: Path, host: str, *, now: float) -> dict[str, Any]:
+def begin(folder: Path, host: str, *, found: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
     """Note that a rollout begins; returns the pending receipt.
 
-    One that is pending already was broken off: the new one keeps its beginning and counts it.
+    One that is pending already was broken off: the new one keeps its beginning and what it found, and counts it.
+
+    Args:
+        folder: where receipts are on the host.
+        host: its name in the inventory.
+        found: what is accepted on the host; None before a first deployment.
+        now: seconds since the epoch.
     """
     broken = _read(folder / PENDING) or {}
     pending = {
         "schema": SCHEMA,
         "id": name_of(now, host),
         "host": host,
+        "found": broken.get("found", found),
         "began": now,
         "first_began": broken.get("first_began", now),
         "broken_runs": broken.get("broken_runs", -1) + 1,
@@ -75,7 +82,7 @@ def end(
         reason: why it was not accepted; empty when it was.
         marks: the beginnings of phases, each with ``phase`` and ``at``, in seconds since the epoch.
         outage: what the probe wrote, ``last_good`` and ``first_good``; None without one.
-        content: ``requested``, ``found``, ``serves``, ``fingerprint``, ``result``, ``verdict``, ``choice``.
+        content: ``requested``, ``serves``, ``requests``, ``fingerprint``, ``result``, ``verdict``, ``choice``.
         secrets: texts that must not appear.
         keep: how many receipts stay.
         now: seconds since the epoch.

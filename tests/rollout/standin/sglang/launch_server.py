@@ -1,7 +1,8 @@
 """The stand-in server as SGLang is started: from a configuration file, with SGLang's own way to end.
 
 ``behaviour.json`` beside the package says what is wrong with this release: the fields of ``Behaviour``, and ``start_s``
-(seconds until it answers), ``crash`` and ``hang`` (it never does).
+(seconds until it answers), ``crash`` and ``hang`` (it never does); under ``eagle3`` and ``baseline`` what holds for
+that profile only.
 """
 
 import asyncio
@@ -49,9 +50,18 @@ lines = (
 )
 config = {name: json.loads(value) for name, _, value in lines if value and not name.startswith("#")}
 behaviour = json.loads((Path(__file__).parents[1] / "behaviour.json").read_text())
+speculative = "speculative-algorithm" in config
+of_profile = {profile: behaviour.pop(profile, {}) for profile in ("eagle3", "baseline")}
+behaviour |= of_profile["eagle3" if speculative else "baseline"]
 time.sleep(behaviour.pop("start_s", 1))
 if behaviour.pop("crash", False):
     raise RuntimeError("the release of this test crashes at its start")
 if behaviour.pop("hang", False):
     time.sleep(3600)
-asyncio.run(Server(Behaviour(**behaviour)).run(config["host"], config["port"]))
+as_configured = {
+    "speculative": speculative,
+    "tokenizer": config["model-path"],
+    "api_key": config.get("api-key", ""),
+    "admin_key": config.get("admin-api-key", ""),
+}
+asyncio.run(Server(Behaviour(**{**as_configured, **behaviour})).run(config["host"], config["port"]))
