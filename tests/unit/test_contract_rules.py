@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 import venv
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.blackwell.contract import record
 from blackwell.contract.check import Contract, check, model_classes
 from blackwell.contract.source import SourceTree, source_root
 from blackwell.errors import OperatorError
@@ -376,6 +378,60 @@ def test_the_module_reports_what_is_asked(installed: Path, run_module: RunModule
     assert not result["changed"]
     assert result["contract"]["asked"] == ["forward", "get_table"]
     assert result["contract"]["place"] == "sglang/srt/models/net.py:5"
+
+
+def test_what_held_is_not_followed_again_until_something_changes(
+    installed: Path, run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "sglang/srt/models/net.py"
+    whole = source.read_text().replace("    def forward", "    get_table = print\n\n    def forward")
+    source.write_text(whole)
+    note = tmp_path / "venv" / "contract.json"
+    given = {
+        "python": str(installed),
+        "model": str(tmp_path),
+        "arguments": {"model_path": "/m"},
+        "record": str(note),
+    }
+    assert run_module("model_contract", given, check=True)["changed"]
+    assert not note.exists()
+    first = run_module("model_contract", given)
+    assert first["changed"]
+    again = {**first, "changed": False}
+    assert run_module("model_contract", given) == again
+    assert run_module("model_contract", given, check=True) == again
+
+    for changed in ({"arguments": {"model_path": "/m", "width": 2}}, {"environment": {"X": "1"}}):
+        assert run_module("model_contract", {**given, **changed})["changed"], changed
+    assert run_module("model_contract", given)["changed"], "the note is about the last question"
+
+    (tmp_path / "sglang/srt/another.py").write_text("")
+    assert run_module("model_contract", given)["changed"]
+    (tmp_path / "another_package").mkdir()
+    assert run_module("model_contract", given)["changed"]
+    monkeypatch.setattr(record, "_code", lambda: ["another check"])
+    assert run_module("model_contract", given)["changed"]
+    assert not run_module("model_contract", given)["changed"]
+
+    # Same size, and the time of the old file: what an edit that is to go unnoticed would leave.
+    kept = source.stat()
+    source.write_text(whole.replace("get_table", "got_table"))
+    os.utime(source, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    assert source.stat().st_size == kept.st_size
+    assert "the class lacks get_table" in run_module("model_contract", given)["msg"]
+    assert "the class lacks get_table" in run_module("model_contract", given)["msg"], (
+        "only what held is noted"
+    )
+    note.write_text("{")
+    source.write_text(whole)
+    assert run_module("model_contract", given)["changed"]
+
+
+def test_the_check_is_known_by_its_code() -> None:
+    package = Path(record.__file__).parent
+    assert [line.split()[0] for line in record._code()] == sorted(
+        path.stem for path in package.glob("*.py") if path.stem != "__init__"
+    )
 
 
 def test_the_module_wants_a_model_that_names_its_class(installed: Path, run_module: RunModule) -> None:

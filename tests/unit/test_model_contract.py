@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +26,6 @@ EAGLE3 = {
     "attention_backend": "triton",
 }
 SPEC_V2 = {"SGLANG_ENABLE_SPEC_V2": "1"}
-
-
-@pytest.fixture(autouse=True)
-def deep_recursion() -> Iterator[None]:
-    """SGLang's calls are nested deeply, and following them is recursive; the module sets the same limit."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(20000)
-    yield
-    sys.setrecursionlimit(before)
 
 
 @functools.cache
