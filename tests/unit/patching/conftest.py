@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
+import subprocess
 import venv
 from copy import deepcopy
 from dataclasses import dataclass
@@ -110,8 +112,18 @@ class Site:
         return installation.status(installation.select())[0].state
 
 
-def install(folder: Path, version: str = "1.0", greeting: str = GREETING) -> Site:
-    venv.create(folder, symlinks=True, with_pip=False)
+def python(version: str) -> str | None:
+    """An interpreter of this version that can be run, if there is one."""
+    found = shutil.which(f"python{version}")
+    runs = found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
+    return found if runs else None
+
+
+def install(folder: Path, version: str = "1.0", greeting: str = GREETING, python: str | None = None) -> Site:
+    if python is None:
+        venv.create(folder, symlinks=True, with_pip=False)
+    else:
+        subprocess.run([python, "-m", "venv", "--symlinks", "--without-pip", str(folder)], check=True)
     site = Site(folder, version)
     files = {"demo/__init__.py": "", "demo/greeting.py": greeting, "demo/parting.py": PARTING}
     record = []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "no edit": {"variants": [{"releases": ">=1.0", "edits": []}]},
     "two kinds of edit": {"variants": [{"releases": ">=1.0", "edits": [{"find": "a", "text": "b"}]}]},
     "edit lacks its text": {"variants": [{"releases": ">=1.0", "edits": [{"before": "a"}]}]},
+    "file outside the package": {"file": "../../../../etc/greeting.py"},
+    "absolute file": {"postconditions": [{"file": "/etc/greeting.py", "has": "a"}]},
+    "file that is no source": {"file": "greeting.so"},
     "check without a condition": {"postconditions": [{"at": "Greeter"}]},
     "check with two conditions": {"postconditions": [{"has": "a", "lacks": "b"}]},
 }
@@ -80,6 +86,62 @@ def test_what_is_wrong_is_refused(changes: dict[str, Any], schema: jsonschema.Dr
     assert not schema.is_valid(raw)
     with pytest.raises(OperatorError, match=r"is not written as files/patches/README.md says"):
         definition.parse(raw)
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the values of a definition are."""
+    children: list[Any] = []
+    if isinstance(node, dict):
+        children = list(node.items())
+    elif isinstance(node, list):
+        children = list(enumerate(node))
+    return [path, *(place for key, value in children for place in places(value, (*path, key)))]
+
+
+EVERYTHING = patch(
+    needs=["other"],
+    excluded=[{"releases": "<1.0", "reason": "It has no feelings."}],
+    foreign=[
+        {
+            "because": "Somebody wrote it.",
+            "when": [{"file": "greeting.py", "at": "Greeter.greet", "once": '"Welcome"', "why": "so"}],
+            "restore": [{"at": "Greeter.greet", "find": '"Welcome"', "replace": '"Hello"'}],
+        }
+    ],
+)
+
+
+@pytest.mark.parametrize("place", places(EVERYTHING)[1:], ids=lambda place: ".".join(map(str, place)))
+@pytest.mark.parametrize("value", [None, 1.0, True, "x", ["x"], {"x": "x"}], ids=repr)
+def test_a_value_of_another_type_is_refused(
+    place: tuple[Any, ...], value: Any, schema: jsonschema.Draft202012Validator
+) -> None:
+    raw = deepcopy(EVERYTHING)
+    holder: Any = raw
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    prose = place[0] in ("purpose", "references", "verified")
+    if not prose and any(error.validator == "type" for error in flattened(schema.iter_errors(raw))):
+        with pytest.raises(OperatorError, match=r"is not written as files/patches/README.md says"):
+            definition.parse(raw)
+    else:
+        with suppress(OperatorError):
+            definition.parse(raw)
+
+
+def flattened(errors: Iterable[Any]) -> Iterator[Any]:
+    for error in errors:
+        yield error
+        yield from flattened(error.context)
+
+
+def test_a_file_of_patches_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    for text in ("- a\n", "", "id: one\nvariants: [{edits: [{text_file: 5}]}]\n", "a: [\n", "\xff"):
+        (tmp_path / "one" / "patch.yml").write_text(text, encoding="latin-1")
+        with pytest.raises(OperatorError, match=r"The patch in .*one cannot be read"):
+            definition.load(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["purpose", "references", "verified", "switch", "variants", "postconditions"])
@@ -154,3 +216,9 @@ def test_a_need_that_is_switched_off_is_refused() -> None:
 def test_a_switch_for_no_patch_is_refused() -> None:
     with pytest.raises(OperatorError, match="There is no patch kimi to switch"):
         switches(parsed(("a", [])), {"kimi": True})
+
+
+@pytest.mark.parametrize("value", ["false", 0, None])
+def test_a_switch_is_true_or_false(value: Any) -> None:
+    with pytest.raises(OperatorError, match=r"switched on or off with true or false. Found: a: "):
+        switches(parsed(("a", [])), {"a": value})

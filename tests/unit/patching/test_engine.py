@@ -10,7 +10,7 @@ import pytest
 from blackwell.errors import OperatorError
 from blackwell.patching import engine
 
-from .conftest import GREETING, TWO_FILES, Site, install, patch
+from .conftest import GREETING, TWO_FILES, Site, install, patch, python
 
 PATCHED = GREETING.replace(
     '        return self.format("Hello", name)\n',
@@ -299,6 +299,73 @@ def test_a_file_that_is_missing(site: Site) -> None:
     site.path().unlink()
     with pytest.raises(OperatorError, match=r"greeting\.py is not there"):
         apply(site)
+
+
+def test_a_folder_in_place_of_the_file(site: Site) -> None:
+    site.path().unlink()
+    site.path().mkdir()
+    with pytest.raises(OperatorError, match=r"greeting\.py cannot be read: Is a directory"):
+        apply(site)
+
+
+def test_a_link_within_the_package_is_followed(site: Site) -> None:
+    site.path().rename(site.path("real.py"))
+    site.path().symlink_to("real.py")
+    apply(site)
+    assert site.path().is_symlink()
+    assert site.path("real.py").read_text() == PATCHED
+
+
+def test_a_link_out_of_the_package_is_never_written_through(site: Site, tmp_path: Path) -> None:
+    """As uv --link-mode=symlink makes them: the cache is shared with every other environment."""
+    (tmp_path / "cache").mkdir()
+    cached = site.path().rename(tmp_path / "cache" / "greeting.py")
+    site.path().symlink_to(cached)
+    with pytest.raises(OperatorError, match=r"greeting\.py is a link to .*cache/greeting\.py, which other"):
+        apply(site)
+    assert cached.read_text() == GREETING
+    assert site.path().is_symlink()
+
+
+ENCODINGS = {
+    "Latin-1": ("# -*- coding: latin-1 -*-\n# caf\xe9\n" + GREETING).encode("latin-1"),
+    "UTF-16": GREETING.encode("utf-16"),
+    "UTF-8 with a mark": b"\xef\xbb\xbf" + GREETING.encode(),
+    "null bytes": GREETING.encode() + b"\0",
+    "old Macintosh": GREETING.replace("\n", "\r").encode(),
+    "no line break at the end": GREETING.rstrip("\n").encode(),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("data", ENCODINGS.values(), ids=ENCODINGS.keys())
+def test_a_file_that_is_not_plain_text_is_a_conflict(site: Site, data: bytes) -> None:
+    site.path().write_bytes(data)
+    with pytest.raises(OperatorError, match=r"greet-warmly: conflict; .*greeting\.py "):
+        apply(site)
+    assert site.path().read_bytes() == data
+
+
+def test_text_beyond_ascii_counts_columns_as_python_does(site: Site) -> None:
+    site.path().write_text(GREETING.replace('"Hello", name', '"Hello", "Zoë \U0001f600" + name'))
+    wider = patch(postconditions=[{"at": "Greeter.greet", "has": '"Welcome"'}])
+    before = site.path().read_bytes()
+    assert '"Welcome", "Zoë \U0001f600" + name' in apply(site, wider).changes[0][2]
+    revert(site, wider)
+    assert site.path().read_bytes() == before
+
+
+PYTHONS = [found for minor in range(9, 15) if (found := python(f"3.{minor}"))]
+
+
+@pytest.mark.parametrize("target", PYTHONS, ids=lambda path: Path(path).name)
+def test_the_environment_may_run_another_python(tmp_path: Path, target: str) -> None:
+    site = install(tmp_path / "environment", python=target)
+    assert site.state() == engine.NEEDED
+    apply(site)
+    assert site.path().read_text() == PATCHED
+    revert(site)
+    assert site.path().read_text() == GREETING
 
 
 def test_a_whole_environment_can_be_moved(site: Site, tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ def _problem(check: Check, tree: ast.Module) -> str | None:
         function = syntax.definition(tree, check.without_arguments)
         free = syntax.callable_without_arguments(function)
         return None if free else f"{check.without_arguments} cannot be called without arguments"
+    if check.once is not None:
+        syntax.only(tree, check.once, check.at)
+        return None
     pattern = check.has or check.lacks or ""
     found = syntax.occurrences(tree, pattern, check.at)
     where = check.at or "the module"

@@ -30,7 +30,8 @@ _EDITS = (
     {"call", "argument"},
     {"remove"},
 )
-_CHECKS = {"defined", "undefined", "without_arguments", "imported", "has", "lacks"}
+_CHECKS = {"defined", "undefined", "without_arguments", "imported", "has", "once", "lacks"}
+_TEXTS = ("id", "title", "kind", "method", "package", "distribution", "file")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Check:
     """Something that holds, or does not, on the syntax tree of one file.
 
     Exactly one of these is given: ``defined``, ``undefined``, ``without_arguments`` (names of a class,
-    function or method), ``imported`` (a name), ``has``, ``lacks`` (patterns, within the definition ``at``).
+    function or method), ``imported`` (a name), ``has``, ``once``, ``lacks`` (patterns, within the definition
+    ``at``).
     ``why`` is what to say when it does not hold.
     """
 
@@ -48,6 +50,7 @@ class Check:
     without_arguments: str | None = None
     imported: str | None = None
     has: str | None = None
+    once: str | None = None
     lacks: str | None = None
     at: str | None = None
     why: str = ""
@@ -183,7 +186,7 @@ def load(folder: Path) -> list[dict[str, Any]]:
             if not isinstance(raw, dict) or raw.get("id") != file.parent.name:
                 raise ValueError(f"the id must be the folder's name, {file.parent.name}")
             _read_texts(raw, file.parent)
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
             raise OperatorError(f"The patch in {file.parent} cannot be read", found=str(error)) from error
         parse(raw)
         found.append(raw)
@@ -232,13 +235,17 @@ def _patch(raw: Mapping[str, Any]) -> Patch:
     _no_others(raw, _KEYS | _DOCUMENTATION)
     for key in _DOCUMENTATION:
         raw[key]
+    _texts({key: raw[key] for key in _TEXTS if key in raw})
     if re.fullmatch(r"[a-z0-9][a-z0-9-]*", raw["id"]) is None:
         raise ValueError(f"id {raw['id']!r}: only lower-case letters, digits and hyphens")
     if raw["kind"] not in KINDS or raw["method"] not in METHODS:
         raise ValueError(f"kind is one of {KINDS}, method one of {METHODS}")
     if not isinstance(raw["switch"]["default"], bool):
         raise ValueError("switch.default is true or false")
-    file = raw["file"]
+    needs = raw.get("needs", [])
+    if not isinstance(needs, list):
+        raise TypeError(f"needs is {needs!r}, not a list")
+    file = _file(raw["file"])
     patch = Patch(
         id=raw["id"],
         title=raw["title"],
@@ -247,16 +254,26 @@ def _patch(raw: Mapping[str, Any]) -> Patch:
         package=raw["package"],
         distribution=raw.get("distribution", raw["package"]),
         default=raw["switch"]["default"],
-        reason=raw["switch"]["reason"],
-        needs=tuple(raw.get("needs", ())),
+        reason=_text("switch.reason", raw["switch"]["reason"]),
+        needs=tuple(_text("needs", need) for need in needs),
         variants=tuple(_variant(one, raw, file) for one in raw["variants"]),
-        excluded=tuple((_range(one["releases"]), one["reason"]) for one in raw.get("excluded", ())),
+        excluded=tuple(
+            (_range(one["releases"]), _text("reason", one["reason"])) for one in raw.get("excluded", ())
+        ),
         upstream=tuple(
-            Upstream(_range(one["releases"]), one["because"], _checks(one["when"], one.get("file", file)))
+            Upstream(
+                _range(one["releases"]),
+                _text("because", one["because"]),
+                _checks(one["when"], _file(one.get("file", file))),
+            )
             for one in raw.get("upstream", ())
         ),
         foreign=tuple(
-            Foreign(one["because"], _checks(one["when"], file), _edits(one.get("restore", ()), file))
+            Foreign(
+                _text("because", one["because"]),
+                _checks(one["when"], file),
+                _edits(one.get("restore", ()), file),
+            )
             for one in raw.get("foreign", ())
         ),
     )
@@ -269,7 +286,7 @@ def _patch(raw: Mapping[str, Any]) -> Patch:
 
 def _variant(raw: Mapping[str, Any], patch: Mapping[str, Any], file: str) -> Variant:
     _no_others(raw, {"releases", "file", "edits", "preconditions", "postconditions"})
-    file = raw.get("file", file)
+    file = _file(raw.get("file", file))
     variant = Variant(
         releases=_range(raw["releases"]),
         edits=_edits(raw["edits"], file),
@@ -286,7 +303,8 @@ def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
     for one in raw:
         if not any(kind <= set(one) <= kind | {"file", "at", "text_file"} for kind in _EDITS):
             raise ValueError(f"edit with {sorted(one)}: not one of {[sorted(kind) for kind in _EDITS]}")
-        edit = Edit(**{"file": file, **one})
+        edit = Edit(**{"file": file, **_texts(one)})
+        _file(edit.file)
         for pattern in (edit.find, edit.before, edit.after, edit.call):
             if pattern is not None:
                 syntax.statements(pattern)
@@ -303,17 +321,36 @@ def _checks(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Check, ...]:
     for one in raw:
         if len(_CHECKS & set(one)) != 1:
             raise ValueError(f"check with {sorted(one)}: exactly one of {sorted(_CHECKS)}")
-        check = Check(**{"file": file, **one})
-        for pattern in (check.has, check.lacks):
+        check = Check(**{"file": file, **_texts(one)})
+        _file(check.file)
+        for pattern in (check.has, check.once, check.lacks):
             if pattern is not None:
                 syntax.statements(pattern)
         checks.append(check)
     return tuple(checks)
 
 
-def _range(releases: str) -> str:
-    in_range("0", releases)
-    return releases
+def _range(releases: object) -> str:
+    in_range("0", _text("releases", releases))
+    return str(releases)
+
+
+def _file(name: object) -> str:
+    """``name`` as a file of the package: a host must not be led out of the package's folder."""
+    parts = _text("file", name).split("/")
+    if not parts[-1].endswith(".py") or {"", ".", ".."} & set(parts):
+        raise ValueError(f"file {name!r} is not a Python file relative to the package's folder")
+    return "/".join(parts)
+
+
+def _texts(raw: Mapping[str, object]) -> dict[str, str]:
+    return {key: _text(key, value) for key, value in raw.items()}
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is {value!r}, not text")
+    return value
 
 
 def _no_others(raw: Mapping[str, Any], known: set[str]) -> None:

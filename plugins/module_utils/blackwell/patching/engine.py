@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,12 +97,24 @@ class Sources:
             except (SyntaxError, ValueError) as error:
                 line = getattr(error, "lineno", None)
                 where = f" (line {line})" if line else ""
-                raise Conflict(f"is not valid Python: {getattr(error, 'msg', error)}{where}", file) from error
+                version = ".".join(map(str, sys.version_info[:2]))
+                raise Conflict(
+                    f"is not valid Python {version}: {getattr(error, 'msg', error)}{where}", file
+                ) from error
         return self._trees[file, text]
 
     def without_ours(self, file: str) -> ast.Module:
         """The syntax tree of ``file`` with none of our patches in it: what we put there proves nothing."""
         return self.tree(file, _without(self, file))
+
+    def refuse_shared(self, file: str) -> None:
+        """Raise a Conflict if ``file`` is a link out of the package, as uv and conda make them on request."""
+        path = self.package.root / file
+        target = path.resolve()
+        if self.package.root not in target.parents:
+            raise Conflict(
+                f"is a link to {target}, which other installations may share; put a copy in its place", file
+            )
 
     def edited(self, file: str) -> bool | None:
         """Whether ``file``, our patches apart, differs from the published one; None if that is unknown."""
@@ -180,6 +193,13 @@ def switches(patches: Sequence[Patch], given: Mapping[str, bool]) -> dict[str, b
             f"There is no patch {', '.join(unknown)} to switch",
             expected=f"one of {', '.join(sorted(known))}",
             remedy="correct the name in the variable that enables patches",
+        )
+    # A quoted "false" would count as true.
+    if wrong := [f"{name}: {value!r}" for name, value in given.items() if not isinstance(value, bool)]:
+        raise OperatorError(
+            "A patch is switched on or off with true or false",
+            found=", ".join(wrong),
+            remedy="correct the value in the variable that enables patches",
         )
     enabled = {patch.id: given.get(patch.id, patch.default) for patch in patches}
     for patch in reversed(ordered(patches)):
@@ -441,6 +461,7 @@ class Installation:
         result = {}
         for file in variant.files:
             text = bare[file]
+            source.refuse_shared(file)
             if not text.endswith("\n"):
                 raise Conflict("does not end with a line break", file)
             own = [edit for edit in variant.edits if edit.file == file]
