@@ -94,12 +94,35 @@ def test_neither_the_environment_nor_the_folder_lead_astray(
     assert locate(site.python, DEMO)["demo"].root == site.packages / "demo"
 
 
+def test_what_the_site_prints_does_not_matter(site: Site) -> None:
+    (site.packages / "chatty.py").write_text(
+        "import atexit\nprint('{hello}', end='')\natexit.register(print, 'bye')\n"
+    )
+    (site.packages / "chatty.pth").write_text("import chatty\n")
+    assert locate(site.python, DEMO)["demo"].version == "1.0"
+
+
+def test_a_release_that_is_no_version_number(site: Site) -> None:
+    metadata = next(site.packages.glob("demo-*.dist-info")) / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: demo\nVersion: nightly\n")
+    with pytest.raises(OperatorError, match=r"The release of demo .* is not known.* Found: nightly"):
+        locate(site.python, DEMO)
+
+
+@pytest.mark.parametrize(
+    "record", [b"demo/greeting.py,sha256=\xff\xfe,3\n", b"demo/greeting.py,sha256=A,3\n"]
+)
+def test_a_record_that_cannot_be_read_tells_nothing(site: Site, record: bytes) -> None:
+    (next(site.packages.glob("demo-*.dist-info")) / "RECORD").write_bytes(record)
+    assert locate(site.python, DEMO)["demo"].published_sha256("greeting.py") is None
+
+
 def test_nothing_is_imported(site: Site) -> None:
     (site.path("__init__.py")).write_text("raise SystemExit('imported')\n")
     assert locate(site.python, DEMO)["demo"].version == "1.0"
 
 
-@pytest.mark.parametrize("python", ["/no/such/python", "", "/bin/false"])
+@pytest.mark.parametrize("python", ["/no/such/python", "", "/bin/false", "/bin/true", "/"])
 def test_an_interpreter_that_is_none(python: str) -> None:
     with pytest.raises(OperatorError, match=r"The interpreter .* (cannot be run|failed)"):
         locate(python, DEMO)

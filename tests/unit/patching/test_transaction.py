@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +135,64 @@ def test_a_rename_that_fails_in_the_middle_is_undone(root: Path, monkeypatch: py
     assert "a.py" in renamed
     assert content(root) == OLD
     assert {file.name for file in root.iterdir()} == set(OLD)
+
+
+def test_a_disk_that_fills_while_it_is_undone_is_completed_later(root: Path) -> None:
+    def action() -> None:
+        genuine = os.replace
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        def replace(source: Path, target: Path, **options: int) -> None:
+            if Path(target).name == "b.py":
+                resource.setrlimit(resource.RLIMIT_FSIZE, (3, resource.RLIM_INFINITY))
+                raise OSError(28, "No space left on device", str(target))
+            genuine(source, target, **options)
+
+        os.replace = replace  # type: ignore[assignment]
+        with pytest.raises(OperatorError, match=r"b\.py cannot be written; .* the next run will complete it"):
+            write(root)
+        os._exit(7)
+
+    assert in_child(action) == 7
+    assert content(root) not in (OLD, NEW)
+    recover(root)
+    assert content(root) == NEW
+    assert {file.name for file in root.iterdir()} == set(OLD)
+
+
+def test_a_damaged_journal_is_named(root: Path) -> None:
+    (root / transaction.JOURNAL).write_text("{")
+    with pytest.raises(OperatorError, match=rf"journal was damaged since.* remove .*{transaction.JOURNAL}"):
+        recover(root)
+    assert content(root) == OLD
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_package_of_another_user_is_left_alone(root: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        theirs = Path(shutil.copytree(root, Path(folder) / "package"))
+        for mode in (0o644, 0o666):
+            (theirs / "a.py").chmod(mode)
+            with as_nobody(), pytest.raises(OperatorError, match=r"/a\.py cannot be written; nothing was"):
+                write(theirs)
+        theirs.chmod(0o700)
+        with (
+            as_nobody(),
+            pytest.raises(OperatorError, match=r"package cannot be locked; nothing was changed"),
+        ):
+            write(theirs)
+        assert content(theirs) == OLD
+        assert {file.name for file in theirs.iterdir()} == set(OLD)
 
 
 @contextmanager

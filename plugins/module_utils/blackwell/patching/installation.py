@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import OperatorError
+from .versions import is_version
 
 # Runs in the interpreter in question. find_spec of a top-level name imports nothing, but follows path files,
 # editable installs and whatever else that interpreter's site adds to its path.
@@ -29,7 +30,7 @@ for package, distribution in json.loads(sys.argv[1]):
     except metadata.PackageNotFoundError:
         version = record = None
     found[package] = {"root": list(spec.submodule_search_locations)[0], "version": version, "record": record}
-json.dump(found, sys.stdout)
+print("\\n" + json.dumps(found))
 """
 
 
@@ -47,7 +48,7 @@ class Package:
         if self.record is None:
             return None
         try:
-            text = self.record.read_text(encoding="utf-8")
+            text = self.record.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
         entry = f"\n{self.name}/{file},sha256="
@@ -55,7 +56,10 @@ class Package:
         if start < 0:
             return None
         encoded = text[start + len(entry) - 1 :].split(",", 1)[0]
-        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
+        try:
+            return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
+        except ValueError:
+            return None
 
 
 def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Package]:
@@ -77,20 +81,23 @@ def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Pac
             found=str(error),
             remedy="name the python of the installation",
         ) from error
-    if done.returncode != 0:
+    # A line of its own: what the interpreter's site runs may print as well.
+    answer = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not answer:
         raise OperatorError(
             f"The interpreter {python} failed while it looked for {', '.join(name for name, _ in packages)}",
             found=(done.stderr.strip().splitlines() or ["no message"])[-1],
             remedy="name the python of the installation",
         )
     found = {}
-    for name, entry in json.loads(done.stdout).items():
+    for name, entry in json.loads(answer[-1]).items():
         root = Path(entry["root"]).resolve()
         version = entry["version"] or _version_in_source(root)
-        if version is None:
+        if version is None or not is_version(version):
             raise OperatorError(
                 f"The release of {name} in {root} is not known",
-                found="no distribution metadata for this interpreter, and no _version.py",
+                found=version or "no distribution metadata for this interpreter, and no _version.py",
+                expected="a version number such as 0.5.9",
                 remedy="install it with pip, or for a checkout with pip install --no-deps -e",
             )
         record = Path(entry["record"]) / "RECORD" if entry["record"] else None

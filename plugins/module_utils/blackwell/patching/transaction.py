@@ -36,20 +36,25 @@ def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
     The lock is on the folder itself: it leaves no file behind and ends with the process.
 
     Raises:
-        OperatorError: another run holds it.
+        OperatorError: another run holds it, or the folder cannot be locked.
     """
-    folder = os.open(root, os.O_RDONLY)
-    try:
+    with contextlib.ExitStack() as stack:
         try:
+            folder = os.open(root, os.O_RDONLY)
+            stack.callback(os.close, folder)
             fcntl.flock(folder, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OperatorError(
                 f"Another run is patching {root} at this moment",
                 remedy="wait until it is over, then run again",
             ) from error
+        except OSError as error:
+            raise OperatorError(
+                f"{root} cannot be locked; nothing was changed",
+                found=error.strerror or str(error),
+                remedy="run as a user who may read it, on a file system that has locks",
+            ) from error
         yield
-    finally:
-        os.close(folder)
 
 
 def unfinished(root: Path) -> bool:
@@ -74,14 +79,18 @@ def write(root: Path, files: Mapping[Path, bytes]) -> None:
         _write_journal(root, {path: (sha256(before[path]), sha256(data)) for path, data in targets.items()})
         _finish(root)
     except OSError as error:
-        for target, data in before.items():
-            if target.read_bytes() != data:
-                _write_beside(target, data)
-                _beside(target).replace(target)
-                _remove_byte_code(target)
-        _sweep(root, targets)
+        what = "nothing was changed"
+        try:
+            for target, data in before.items():
+                if target.read_bytes() != data:
+                    _write_beside(target, data)
+                    _beside(target).replace(target)
+                    _remove_byte_code(target)
+            _sweep(root, targets)
+        except OSError:
+            what = "what was written before it could not be taken back, and the next run will complete it"
         raise OperatorError(
-            f"{error.filename or root} cannot be written; nothing was changed",
+            f"{error.filename or root} cannot be written; {what}",
             found=error.strerror or str(error),
             remedy="make it writable and see that there is space, then run again",
         ) from error
@@ -105,7 +114,14 @@ def recover(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def _finish(root: Path) -> list[str]:
-    entries = json.loads((root / JOURNAL).read_text(encoding="utf-8"))
+    try:
+        entries = json.loads((root / JOURNAL).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise OperatorError(
+            f"A run was cut off while it changed {root}, and its journal was damaged since",
+            found=str(error),
+            remedy=f"reinstall the package of {root}, remove {root / JOURNAL}, then run again",
+        ) from error
     completed = []
     for path, (old, new) in entries.items():
         target = Path(path)
@@ -147,8 +163,8 @@ def _write_beside(target: Path, data: bytes) -> None:
         # Root may write it all the same; but somebody took the permission away, and may have had a reason.
         raise PermissionError(0, f"it is read-only (mode {stat.S_IMODE(status.st_mode):04o})", str(target))
     fresh = _beside(target)
-    fresh.unlink(missing_ok=True)
     try:
+        fresh.unlink(missing_ok=True)
         with fresh.open("xb") as stream:
             stream.write(data)
             os.fchmod(stream.fileno(), stat.S_IMODE(status.st_mode))
@@ -157,7 +173,7 @@ def _write_beside(target: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
-        error.filename = error.filename or str(target)
+        error.filename = str(target)  # the file that the operator knows
         raise
 
 

@@ -14,7 +14,7 @@ _VERSION = re.compile(
     r"(?:[-_.]?(?P<pre>a|b|rc)[-_.]?(?P<pre_number>\d+))?"
     r"(?:\.post(?P<post>\d+))?"
     r"(?:\.dev(?P<dev>\d+))?"
-    r"(?:\+[A-Za-z0-9.]+)?"
+    r"(?:\+[A-Za-z0-9._-]+)?"
 )
 _CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*(\S+)")
 _OPERATORS = {
@@ -48,6 +48,11 @@ def version_key(version: str) -> tuple[Any, ...]:
     post = int(match["post"]) if match["post"] else -1
     dev = (0, int(match["dev"])) if match["dev"] else (1, 0)
     return (release, pre, post, dev)
+
+
+def is_version(text: str) -> bool:
+    """Whether ``text`` is a version that can be held against a range of releases."""
+    return _VERSION.fullmatch(text) is not None
 
 
 def in_range(version: str, releases: str) -> bool:
