@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -792,12 +793,37 @@ def test_more_cards_than_are_used_is_worth_a_look(good: Facts) -> None:
     )
 
 
+def test_cards_of_two_kinds_are_worth_a_look(good: Facts) -> None:
+    max_q = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+    wanted = replace(WANTED, gpu_models=[*WANTED.gpu_models, max_q])
+    assert said(judge(gpu3(good, name=max_q), wanted)) == {
+        "gpu_mixed": "warn: GPU model: found mixed: 7x NVIDIA RTX PRO 6000 Blackwell Server Edition, 1x NVIDIA RTX "
+        "PRO 6000 Blackwell Max-Q Workstation Edition, expected cards of one kind. All cards wait for the slowest at "
+        "every layer: use cards of one kind."
+    }
+
+
 def test_models_to_fetch_need_space(good: Facts) -> None:
     facts = replace(good, spaces={**good.spaces, "/models": Space("/models", "/models", 500 * GIB)})
     assert said(judge(facts, replace(WANTED, model_space=("/models", 600))))["model_space"] == (
         "fail: Space for the models: found 500.0 GiB free on /models, expected at least 600 GiB under /models. Free "
         "some space, or fetch the models to a larger file system."
     )
+
+
+def test_every_check_is_documented_and_tried() -> None:
+    rules = "".join(path.read_text() for path in Path(report.__file__).parent.glob("*_rules.py"))
+    ids = set(re.findall(r'\b(?:Check|row)\(\s*"([a-z0-9_]+)"', rules))
+    lines = (TESTS.parent / "docs/preflight.md").read_text().splitlines()
+    (table,) = [line for line in lines if line.startswith("| `distribution`")]
+    assert set(re.findall(r"`(\w+)`", table)) == ids - {"gpu"}
+    elsewhere = {
+        "gpu_mixed",
+        "model_space",
+        "nccl",
+    }  # in tests of their own, as they need more than another host
+    never_out_of_order = {"gpu", "registry", "topology"}
+    assert ids - {condition[2] for condition in CONDITIONS} == elsewhere | never_out_of_order
 
 
 # --- what is in order although it looks otherwise ---
