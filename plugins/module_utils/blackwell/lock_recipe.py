@@ -43,7 +43,7 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
     """
     recipe = yaml.safe_load(recipe_file.read_text())
     known = recipe["releases"].get(sglang, {})
-    elsewhere = _elsewhere(recipe, known, python)
+    elsewhere = _elsewhere(recipe, sglang, python)
     overrides = [
         *(f"{pin}" for pin in elsewhere if pin.name in recipe["replaced"]),
         *known.get("overrides", []),
@@ -70,7 +70,8 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
             raise OperatorError(
                 f"uv found no set of packages for {package} {sglang} on Python {python}",
                 found=result.stderr.strip(),
-                remedy=f"correct {recipe_file}",
+                remedy=f"{'correct' if known else 'add'} the release {sglang} in {recipe_file}: its overrides, and the "
+                "wheels that are not on PyPI",
             )
         resolved = (work / "pylock.toml").read_text()
 
@@ -98,14 +99,14 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
     return locks.render(made, ["", f"Made by: {command}", reasons])
 
 
-def _elsewhere(recipe: dict[str, Any], known: dict[str, Any], python: str) -> list[Pin]:
+def _elsewhere(recipe: dict[str, Any], sglang: str, python: str) -> list[Pin]:
     """The wheels of the recipe that are not on PyPI, for this release and this Python."""
     pins = []
     for entry in recipe["wheels"]:
         name, version, *_ = entry["file"].split("-")
         pin = Pin(canonical(name), version, entry["file"], entry.get("sha256", ""), entry.get("size", 0))
-        wanted = known.get("wheels", {}).get(pin.name, version)
-        if version == wanted and _rank(pin, python, recipe["platform"]) is not None:
+        wanted = sglang in entry.get("releases", [sglang])
+        if wanted and _rank(pin, python, recipe["platform"]) is not None:
             pins.append(pin)
     return pins
 

@@ -59,3 +59,46 @@ def test_every_omission_of_a_recipe_has_a_reason(repository: Path) -> None:
         for entry in yaml.safe_load(recipe.read_text())["without"]:
             assert len(entry["reason"]) > 20
             assert entry["packages"]
+
+
+@pytest.mark.parametrize(
+    ("sglang", "kernels"),
+    [("0.5.9", "sgl-kernel==0.3.21+cu130"), ("0.5.10.post1", "sglang-kernel==0.4.1+cu130")],
+)
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
+def test_a_release_gets_the_builds_that_belong_to_it(
+    repository: Path, sglang: str, kernels: str, python: str
+) -> None:
+    recipe = yaml.safe_load((repository / "files/locks/cu130.yml").read_text())
+    assert [str(pin) for pin in lock_recipe._elsewhere(recipe, sglang, python)] == [
+        "torch==2.9.1+cu130",
+        "torchvision==0.24.1+cu130",
+        "torchaudio==2.9.1+cu130",
+        kernels,
+    ]
+
+
+def test_a_release_that_the_recipe_does_not_have_is_asked_for(tmp_path: Path) -> None:
+    """uv finds nothing, as the release is not there at all, and pip would not either."""
+    recipe = {
+        "engine": "cpu",
+        "platform": PLATFORM,
+        "requires": ["no-such-package-at-all-1234==1"],
+        "replaced": [],
+        "without": [],
+        "wheels": [],
+        "releases": {},
+    }
+    (tmp_path / "cpu.yml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(
+        OperatorError, match=r"uv found no set of packages for sglang 0\.0\.0\.dev9"
+    ) as caught:
+        lock_recipe.make(tmp_path / "cpu.yml", "0.0.0.dev9", "3.12")
+    assert f"add the release 0.0.0.dev9 in {tmp_path}/cpu.yml" in str(caught.value)
+
+
+def test_every_lock_is_in_the_table(repository: Path) -> None:
+    folder = repository / "files/locks"
+    table = (folder / "README.md").read_text()
+    for lock in folder.glob("sglang-*.txt"):
+        assert f"| `{lock.stem}` |" in table, lock.name
