@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import testinfra
 from testinfra.host import Host
 
 CURRENT = "/opt/sglang/current"
@@ -70,9 +73,28 @@ def test_what_is_installed_is_what_the_lock_says(host: Host, manifest: dict[str,
     assert len(locked) > 100
 
 
-def test_it_was_installed_without_any_way_out(host: Host) -> None:
-    program = "import socket; socket.create_connection(('pypi.org', 443), 3)"
-    assert host.run("python3 -c %s", program).rc != 0
+@pytest.fixture
+def attempts(host: Host) -> Callable[[], int]:
+    """Packets that tried to leave the host since this was last asked, as shared/cut_off.yml has them counted."""
+    controller = testinfra.get_host("local://", sudo=os.geteuid() != 0)
+    process = controller.check_output(
+        "podman inspect --format '{{.State.Pid}}' blackwell-%s", host.backend.hostname
+    )
+
+    def count() -> int:
+        rules = controller.check_output("nsenter --target %s --net iptables -nvxZ -L OUTPUT", process)
+        refused = next(line for line in rules.splitlines() if " REJECT " in line)
+        return int(refused.split()[0])
+
+    return count
+
+
+def test_it_was_installed_without_trying_to_leave_the_host(host: Host, attempts: Callable[[], int]) -> None:
+    assert attempts() == 0
+    program = "import socket; socket.create_connection(('%s', 443), 3)"
+    for address in ("192.0.2.1", "pypi.org"):
+        assert host.run("python3 -c %s", program % address).rc != 0
+    assert attempts() > 1, "or the count above proves nothing"
 
 
 def test_the_bundle_was_copied_whole(host: Host) -> None:
