@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from testinfra.host import Host
 
 STATE = "/var/lib/sglang/throughput"
-PAGES = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "reports"
+FOLDER = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
+PAGES, RECEIPTS = FOLDER / "reports", FOLDER / "receipts"
 
 
 def change(host: Host, **behaviour: Any) -> None:
@@ -28,6 +30,31 @@ def server(host: Host) -> Iterator[Host]:
     change(host, nonsense=False, step_s=0.01, busy=False)
 
 
+def roll_out(**variables: Any) -> dict[str, Any]:
+    """Run the scenario's playbook with these variables, and return the receipt."""
+    project = os.environ["MOLECULE_PROJECT_DIRECTORY"]
+    command = ["ansible-playbook", f"--inventory={project}/inventory/molecule", "--limit=molecule-1"]
+    command += ["--extra-vars", json.dumps(variables)]
+    command += [f"{os.environ['MOLECULE_SCENARIO_DIRECTORY']}/converge.yml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=project)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return last_receipt()
+
+
+def last_receipt() -> dict[str, Any]:
+    """The newest receipt on the controller."""
+    written = max(RECEIPTS.rglob("*.json"), key=lambda path: path.name)
+    read: dict[str, Any] = json.loads(written.read_text("utf-8"))
+    return read
+
+
+def measured(host: Host) -> dict[str, int]:
+    """How many results of each profile are kept on the host."""
+    found = host.check_output(f"find {STATE}/results -name '*.json'").split()
+    profiles = [Path(path).parent.name for path in found]
+    return {profile: profiles.count(profile) for profile in ("eagle3", "baseline")}
+
+
 def stored(host: Host, path: str) -> dict[str, Any]:
     read: dict[str, Any] = json.loads(host.file(f"{STATE}/{path}").content_string)
     return read
@@ -37,6 +64,28 @@ def test_the_accepted_result_is_the_baseline(host: Host) -> None:
     accepted = stored(host, "eagle3/accepted.json")
     assert accepted == stored(host, "eagle3/baseline.json")
     assert accepted["canary"]["passed"]
+
+
+def test_both_profiles_were_measured_once_and_the_faster_one_serves(host: Host) -> None:
+    assert measured(host) == {"eagle3": 1, "baseline": 1}
+    assert stored(host, "choice.json")["choice"]["profile"] == "eagle3"
+    assert host.service("sglang@eagle3.service").is_running
+    assert host.service("sglang@eagle3.service").is_enabled
+
+
+def test_the_receipt_has_the_evidence() -> None:
+    receipt = last_receipt()
+    assert receipt["requested"]["profile"] == receipt["serves"]["profile"] == "eagle3"
+    assert receipt["choice"]["profile"] == "eagle3"
+    assert [step["concurrency"] for step in receipt["choice"]["steps"]] == [1, 2]
+    assert all(step["eagle3"] > step["baseline"] for step in receipt["choice"]["steps"])
+    assert receipt["result"]["profile"] == "eagle3"
+    assert receipt["verdict"]["accepted"]
+
+
+def test_the_page_says_which_profile_serves_and_why() -> None:
+    (page,) = PAGES.rglob("index.html")
+    assert "eagle3 serves: speculation gives" in page.read_text("utf-8")
 
 
 def test_both_points_have_five_runs_that_count(host: Host) -> None:
@@ -56,9 +105,10 @@ def test_the_figures_are_those_of_the_server(host: Host) -> None:
 
 def test_no_key_is_on_the_disk(host: Host) -> None:
     assert host.run(f"grep --recursive --files-with-matches planted- {STATE}").rc == 1
-    written = "".join(path.read_text("utf-8") for path in PAGES.rglob("*") if path.is_file())
-    assert written
-    assert "planted-" not in written
+    for folder in (PAGES, RECEIPTS):
+        written = "".join(path.read_text("utf-8") for path in folder.rglob("*") if path.is_file())
+        assert written
+        assert "planted-" not in written
 
 
 def test_the_load_generator_ran_as_the_service_user_and_left_nothing(host: Host) -> None:
@@ -95,3 +145,27 @@ def test_the_standing_check_leaves_a_busy_server_alone(server: Host) -> None:
     change(server, busy=True)
     assert server.run("systemctl start sglang-throughput.service").rc == 0
     assert "at work" in server.check_output("journalctl --unit=sglang-throughput --no-pager --lines=5")
+
+
+def test_a_later_rollout_measures_the_chosen_profile_alone(host: Host) -> None:
+    before = measured(host)
+    receipt = roll_out(eagle3_server_extra_arguments={"log_level": "warning"})
+    assert measured(host) == {"eagle3": before["eagle3"] + 1, "baseline": before["baseline"]}
+    assert receipt["requested"]["profile"] == "eagle3"
+    assert receipt["choice"]["profile"] == "eagle3"
+
+
+def test_a_profile_that_became_slower_makes_way_when_the_profiles_are_compared_again(host: Host) -> None:
+    """A drafter of a new release that costs more than it brings: 75 tokens a second against 100."""
+    behaviour = {"ttft_s": 0.1, "step_s": 0.01, "start_s": 0, "eagle3": {"step_s": 0.04}}
+    host.check_output("echo '%s' > /opt/stand-in/behaviour.json", json.dumps(behaviour))
+    host.check_output(f"rm {STATE}/choice.json")
+    receipt = roll_out(
+        eagle3_server_extra_arguments={"log_level": "error"}, throughput_check_new_baseline=True
+    )
+    assert receipt["choice"]["profile"] == receipt["serves"]["profile"] == "baseline"
+    assert all(step["gain"] < 0 for step in receipt["choice"]["steps"])
+    assert receipt["result"]["profile"] == "baseline"
+    assert host.service("sglang@baseline.service").is_running
+    assert host.service("sglang@baseline.service").is_enabled
+    assert not host.service("sglang@eagle3.service").is_running

@@ -2,7 +2,8 @@
 
 ``behaviour.json`` beside the package says what is wrong with this release: the fields of ``Behaviour``, and ``start_s``
 (seconds until it answers), ``crash`` and ``hang`` (it never does); under ``eagle3`` and ``baseline`` what holds for
-that profile only.
+that profile only. ``POST /mute`` makes it take connections and answer nothing any more, as a server does whose
+scheduler is stuck.
 """
 
 import asyncio
@@ -22,8 +23,12 @@ class Server(StandIn):
     """Ends as SGLang does: goes on answering, says 503 to /health, and kills itself when no request is open."""
 
     draining = False
+    mute = False
 
     async def _answer(self, method, path, headers, body, writer):
+        self.mute = self.mute or path == "/mute"
+        if self.mute:
+            await asyncio.sleep(3600)
         if path == "/health" and self.draining:
             return _send(writer, 503, "")
         if path == "/get_load":
