@@ -63,14 +63,23 @@ def _left_alone(host: Host) -> Generator[None]:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"eagle3_server_prot": 30000}, "eagle3_server_port"),
-        ({"eagle3_server_profile": "eagle4"}, "eagle3"),
-        ({"eagle3_server_model_path": "/srv/models/nothing"}, "/srv/models/nothing"),
-        ({"eagle3_server_port": 22}, "port 22"),
-        ({"sglang_stack_required_space": 1000000}, "1000000"),
-        ({"preflight_distributions": ["ubuntu-24.04"]}, "debian-12"),
-        ({"sglang_stack_python": "3.9"}, "3.9"),
-        ({"sglang_stack_version": "0.5.8"}, "make lock"),
+        (
+            {"eagle3_server_prot": 30000},
+            "no role of this project knows this variable. Write eagle3_server_port",
+        ),
+        ({"eagle3_server_profile": "eagle4"}, "eagle3_server_profile"),
+        ({"eagle3_server_model_path": "/srv/models/nothing"}, "found no folder /srv/models/nothing"),
+        ({"eagle3_server_port": 22}, "found in use by sshd"),
+        (
+            {"sglang_stack_required_space": 100000} | DELEGATION_OFF,
+            "GiB free on /, expected at least 100000 GiB",
+        ),
+        (
+            {"preflight_distributions": ["ubuntu-24.04"]},
+            "found Debian GNU/Linux 12 (bookworm), expected one of",
+        ),
+        ({"sglang_stack_python": "3.9"}, "There is no lock for SGLang 0.5.9, engine cpu, Python 3.9."),
+        ({"sglang_stack_version": "0.5.8"}, "There is no lock for SGLang 0.5.8"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
