@@ -44,6 +44,10 @@ removed:
   description: Ids of the releases that were (or would be) removed.
   returned: success
   type: list
+freed:
+  description: The space on the disk that was (or would be) won, in bytes.
+  returned: success
+  type: int
 kept:
   description: Id of each release that stays to the reason.
   returned: success
@@ -72,6 +76,7 @@ def main() -> None:
         module.fail_json(msg=f"keep is {given['keep']}, and less than none cannot be kept")
     verdicts = prune.judge(Path(given["root"]), wanted=given["wanted"], keep=given["keep"])
     removed = [verdict.path for verdict in verdicts if not verdict.reason]
+    freed = sum(prune.size(path) for path in removed)
     if not module.check_mode:
         for path in removed:
             # Without its manifest a release counts as half made, so a removal that is interrupted is safe.
@@ -82,6 +87,7 @@ def main() -> None:
     module.exit_json(
         changed=bool(removed),
         removed=[path.name for path in removed],
+        freed=freed,
         kept=kept,
         diff={"before": stay + "".join(f"{path.name}\n" for path in removed), "after": stay},
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from .seal import MANIFEST
 
 # Where a unit that names a release may be: what the machine starts, and what runs until the next boot.
-UNITS = (Path("/etc/systemd/system"), Path("/run/systemd/system"))
+UNITS = (Path("/etc/systemd/system"), Path("/usr/local/lib/systemd/system"), Path("/run/systemd/system"))
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,15 @@ def judge(
     for path in others[:keep]:
         reasons[path] = "one can go back to it"
     return [Verdict(path, reasons.get(path, "")) for path in releases]
+
+
+def size(folder: Path) -> int:
+    """Bytes on the disk below a folder; a file with several names counts once."""
+    seen: dict[tuple[int, int], int] = {}
+    for path in (folder, *folder.rglob("*")):
+        found = path.lstat()
+        seen[(found.st_dev, found.st_ino)] = found.st_blocks * 512
+    return sum(seen.values())
 
 
 def _named_by_units(folders: Iterable[Path]) -> list[str]:

@@ -77,6 +77,7 @@ def test_the_module_removes_them_and_says_why_others_stay(
     given = {"root": str(root), "keep": 1}
     for check in (True, False):
         result = run_module("release_prune", given, check=check)
+        assert result["freed"] > 0
         assert result["removed"] == ["0.5.9-1", "0.5.9-2", "0.5.9-3", "0.5.9-6"]
         assert result["kept"] == {
             "0.5.9-4": "one can go back to it",

@@ -1,0 +1,61 @@
+"""A release that does not prove itself is gone again, and what served before serves and was proved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.rollout.fleet import Fleet
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "crashes at its start": ({"crash": True}, "the release of this test crashes at its start"),
+    "hangs at its start": ({"hang": True}, "45 s"),
+    "answers nonsense": ({"nonsense": True}, "Paris"),
+    "answers empty": ({"empty": True}, "empty"),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "reason"), BAD.values(), ids=BAD)
+def test_the_first_host_returns_and_the_others_were_never_touched(
+    fleet: Fleet, behaviour: dict[str, Any], reason: str
+) -> None:
+    before = fleet.ready()
+    starts = {host: fleet.invocation(host) for host in fleet.hosts}
+    first, *others = fleet.hosts
+
+    upgrade = fleet.start(fleet.new_release(), behaviour).failed()
+
+    assert {host: fleet.invocation(host) for host in others} == {host: starts[host] for host in others}
+    assert fleet.invocation(first) != starts[first]
+    assert {host: fleet.running(host) for host in fleet.hosts} == before
+    assert fleet.current(first) == fleet.accepted(first)["release"] == before[first]
+    assert fleet.serving() == fleet.hosts and all(fleet.answers(host) for host in fleet.hosts)
+    receipt = fleet.receipt(first)
+    assert receipt["began"] > upgrade.began and receipt["outcome"] == "returned"
+    assert reason in receipt["reason"], receipt["reason"]
+    assert receipt["rollback_s"] > 0
+    assert all(fleet.receipt(host)["ended"] < upgrade.began for host in others)
+    assert reason in upgrade.text
+
+
+def test_when_the_old_release_does_not_come_back_either_the_host_stays_out_and_it_is_said(
+    fleet: Fleet,
+) -> None:
+    before = fleet.ready()
+    first, *others = fleet.hosts
+    behaviour = f"/opt/sglang/releases/{before[first]}/venv/lib/python3.11/site-packages/behaviour.json"
+    fleet.ssh(first, f"cp {behaviour} /root/behaviour.json; echo '{{\"crash\": true}}' > {behaviour}")
+
+    upgrade = fleet.start(fleet.new_release(), {"crash": True}).failed()
+
+    assert "What was accepted before does not come back either" in upgrade.text
+    receipt = fleet.receipt(first)
+    assert (receipt["outcome"], receipt["serves"]) == ("down", None)
+    assert fleet.serving() == others and not fleet.answers(first)
+    assert all(fleet.running(host) == before[host] for host in others)
+    assert all(fleet.receipt(host)["ended"] < upgrade.began for host in others)
+
+    # What it says mends it: once there is something that works, the next run brings the host back.
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    assert fleet.serving() == fleet.hosts

@@ -1,0 +1,41 @@
+"""A host that becomes unreachable in the middle stops the rollout, however many hosts take their turn at once."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.rollout.fleet import Fleet
+
+
+def podman(action: str, host: str) -> None:
+    """Freeze a host or let it go on."""
+    subprocess.run(["podman", action, f"blackwell-{host}"], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_the_rollout_stops_and_a_later_run_finishes_it(fleet: Fleet, batch: int) -> None:
+    before = fleet.ready()
+    first, lost, last = fleet.hosts
+    release = fleet.new_release()
+    # Three at once leave none: that is allowed here, to see what the loss of one does to the others.
+    settings = {"rollout_serial": [batch], "rollout_min_available": 0 if batch == 3 else 1}
+
+    upgrade = fleet.start(release, **settings)
+    upgrade.until(f"{first}: start")
+    podman("pause", lost)
+    try:
+        upgrade.failed()
+    finally:
+        podman("unpause", lost)
+
+    assert f"{lost}: UNREACHABLE" in upgrade.text or f"[{lost}]: UNREACHABLE" in upgrade.text
+    assert fleet.running(first).startswith(f"{release}-") and fleet.answers(first)
+    if batch < 3:
+        assert fleet.running(last) == before[last], "the host after the lost one was not touched"
+    assert all(fleet.answers(host) for host in (first, last))
+
+    fleet.deploy(release, **settings)
+    assert all(fleet.running(host).startswith(f"{release}-") for host in fleet.hosts)
+    assert fleet.serving() == fleet.hosts
