@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
+import tempfile
 import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from blackwell.draft import entry_classes, read_release
+from blackwell.draft import Case, Release, check, entry_classes, read_model, read_release
+from blackwell.errors import OperatorError
+from hypothesis import given as given_any
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from tests.models import Weights, write_model
 from tests.wheels import unpacked
@@ -657,3 +664,73 @@ def test_models_of_another_package_count(tmp_path: Path) -> None:
 )
 def test_registered_classes(source: str, names: list[str]) -> None:
     assert entry_classes(source) == names
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (changed(hidden_size="7168"), 'hidden_size is "7168", not a whole number'),
+        (changed(num_attention_heads=64.5), "num_attention_heads is 64.5, not a whole number"),
+        (changed(vocab_size=True), "vocab_size is true, not a whole number"),
+        (
+            changed(architectures="LlamaForCausalLMEagle3"),
+            'architectures is "LlamaForCausalLMEagle3", not a list',
+        ),
+        (changed(text_config=[]), "text_config is [], not a mapping"),
+        (changed(rope_scaling={"factor": "64"}), 'factor is "64", not a number'),
+        (
+            changed(eagle_config={"eagle_aux_hidden_state_layer_ids": "1"}),
+            'layer_ids is "1", not a list of whole',
+        ),
+    ],
+)
+def test_values_that_mean_nothing_are_named(pair: Pair, spoil: Callable[[Pair], object], found: str) -> None:
+    spoil(pair)
+    message = pair.check()["msg"]
+    assert message.startswith(f"{pair.folder}/draft/config.json has values that mean nothing. Found: ")
+    assert found in message
+    assert "To mend it: copy the file again; if its publisher has it like this, use another model." in message
+
+
+def test_an_argument_that_is_no_number_is_named(pair: Pair) -> None:
+    pair.arguments["tp_size"] = "all"
+    assert pair.check()["msg"] == (
+        "The server's tp_size is no whole number. Found: 'all'. To mend it: correct it in the inventory."
+    )
+
+
+def values_of(config: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """The configuration with some values replaced by any other JSON, and some left out."""
+    json_values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+        max_leaves=4,
+    )
+    keys = sorted(
+        {*config, "rope_scaling", "eagle_config", "text_config", "num_aux_hidden_states", "kv_lora_rank"}
+    )
+    changes = st.dictionaries(st.sampled_from(keys), json_values, max_size=3)
+    left_out = st.sets(st.sampled_from(keys), max_size=2)
+    return st.builds(
+        lambda new, gone: {key: value for key, value in {**config, **new}.items() if key not in gone},
+        changes,
+        left_out,
+    )
+
+
+@settings(deadline=None)
+@given_any(values_of(DRAFT), values_of(TARGET["text_config"]), st.sampled_from([(), (0, 5, 9), (0, 5, 23)]))
+def test_whatever_the_configurations_say_it_ends_in_a_finding_or_an_error(
+    draft: dict[str, Any], target: dict[str, Any], version: tuple[int, ...]
+) -> None:
+    """No traceback, whatever was edited or cut off."""
+    with tempfile.TemporaryDirectory() as folder:
+        models = []
+        for name, config in (("target", {**TARGET, "text_config": target}), ("draft", draft)):
+            path = Path(folder) / name
+            path.mkdir()
+            (path / "config.json").write_text(json.dumps(config))
+            with contextlib.suppress(OperatorError):
+                models.append(read_model(path, tensors=False))
+        if len(models) == 2:
+            check(Case(*models, ARGUMENTS, {}, Release(version)))

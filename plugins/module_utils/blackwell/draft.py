@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,21 @@ _WINDOW_KEYS = (
     "model_max_length",
     "max_position_embeddings",
 )
+
+# What the rules count with, besides.
+_NUMBERS = (
+    *_WINDOW_KEYS,
+    "draft_vocab_size",
+    "hidden_size",
+    "kv_lora_rank",
+    "num_attention_heads",
+    "num_aux_hidden_states",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "target_hidden_size",
+    "vocab_size",
+)
+_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)
@@ -115,7 +131,7 @@ class Model:
         """Its context window in tokens, as SGLang derives it."""
         scaling = self.text.get("rope_scaling") or {}
         scaled = "original_max_position_embeddings" not in scaling and scaling.get("rope_type") != "llama3"
-        factor = scaling.get("factor", 1) if scaled else 1
+        factor = scaling.get("factor") or 1 if scaled else 1
         for key in _WINDOW_KEYS:
             if self.text.get(key) is not None:
                 return int(factor * self.text[key])
@@ -123,11 +139,11 @@ class Model:
 
     @property
     def hidden(self) -> int:
-        return int(self.text.get("hidden_size", 0))
+        return int(self.text.get("hidden_size") or 0)
 
     @property
     def vocabulary(self) -> int:
-        return int(self.text.get("vocab_size", 0))
+        return int(self.text.get("vocab_size") or 0)
 
     @property
     def dtype(self) -> str | None:
@@ -156,9 +172,10 @@ def read_model(folder: Path, *, tensors: bool) -> Model:
     """Read a model's description.
 
     Raises:
-        OperatorError: its configuration is missing, or a file is damaged.
+        OperatorError: its configuration is missing or says nonsense, or a file is damaged.
     """
     config = read_config(folder)
+    _check_kinds(folder, config)
     quantization = folder / "hf_quant_config.json"
     return Model(
         path=str(folder),
@@ -166,6 +183,46 @@ def read_model(folder: Path, *, tensors: bool) -> Model:
         tensors=read_tensors(folder) if tensors else {},
         quantization=json.loads(quantization.read_text()) if quantization.exists() else {},
     )
+
+
+def _check_kinds(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse values of another kind than all readers take them for, by which a damaged or edited file shows."""
+    wrong = []
+
+    def expect(holder: Any, name: str, kind: str, right: Callable[[Any], bool]) -> Any:
+        value = holder.get(name) if isinstance(holder, dict) else None
+        if value is not None and not right(value):
+            wrong.append(f"{name} is {json.dumps(value)}, not {kind}")
+        return value
+
+    def mapping(value: Any) -> bool:
+        return isinstance(value, dict)
+
+    def whole(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    def number(value: Any) -> bool:
+        return whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+    def names(value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+    def wholes(value: Any) -> bool:
+        return isinstance(value, list) and all(map(whole, value))
+
+    expect(config, "architectures", "a list of names", names)
+    nested = expect(config, "text_config", "a mapping", mapping)
+    text = nested if isinstance(nested, dict) else config
+    for key in _NUMBERS:
+        expect(text, key, "a whole number", whole)
+    expect(expect(text, "rope_scaling", "a mapping", mapping), "factor", "a number", number)
+    expect(config.get("eagle_config"), _LAYER_IDS, "a list of whole numbers", wholes)
+    if wrong:
+        raise OperatorError(
+            f"{folder}/config.json has values that mean nothing",
+            found="; ".join(wrong),
+            remedy="copy the file again; if its publisher has it like this, use another model",
+        )
 
 
 @dataclass(frozen=True)
@@ -258,6 +315,17 @@ class Case:
     def argument(self, name: str) -> Any:
         return _argument(self.arguments, name)
 
+    def _number(self, name: str) -> int:
+        value = self.argument(name)
+        try:
+            return int(value or 0)
+        except (TypeError, ValueError):
+            raise OperatorError(
+                f"The server's {name} is no whole number",
+                found=repr(value),
+                remedy="correct it in the inventory",
+            ) from None
+
     @property
     def is_llama(self) -> bool:
         return self.draft.architecture == LLAMA_DRAFTER
@@ -265,8 +333,8 @@ class Case:
     @property
     def attention_ranks(self) -> int:
         """How many GPUs share the heads of a layer."""
-        size = int(self.argument("tp_size") or 1)
-        spread = int(self.argument("dp_size") or 1) if self.arguments.get("enable_dp_attention") else 1
+        size = self._number("tp_size") or 1
+        spread = self._number("dp_size") or 1 if self.arguments.get("enable_dp_attention") else 1
         return max(size // spread, 1)
 
     @property
@@ -283,7 +351,7 @@ class Case:
     def layers(self) -> Sequence[int] | None:
         """The target's layers that the drafter listens to, where SGLang looks for them."""
         named = self.draft.config.get("eagle_config")
-        return named.get("eagle_aux_hidden_state_layer_ids") if isinstance(named, dict) else None
+        return named.get(_LAYER_IDS) if isinstance(named, dict) else None
 
     @property
     def states(self) -> int:
@@ -295,7 +363,7 @@ class Case:
     @property
     def context(self) -> int:
         """The window that the server will have."""
-        return int(self.argument("context_length") or self.target.window)
+        return self._number("context_length") or self.target.window
 
     @cached_property
     def d2t(self) -> Tensor | None:
@@ -527,11 +595,11 @@ def _eagle_config(case: Case) -> Iterator[Finding]:
 
 @_rule
 def _layers(case: Case) -> Iterator[Finding]:
-    depth = int(case.target.text.get("num_hidden_layers", 0))
+    depth = int(case.target.text.get("num_hidden_layers") or 0)
     layers = case.layers
     if layers is None:
         elsewhere, own = (
-            case.draft.config.get("eagle_aux_hidden_state_layer_ids"),
+            case.draft.config.get(_LAYER_IDS),
             [1, depth // 2 - 1, depth - 4],
         )
         if elsewhere not in (None, own):
@@ -539,12 +607,12 @@ def _layers(case: Case) -> Iterator[Finding]:
                 "aux_layers_ignored",
                 "warning",
                 "The drafter names the layers it listens to where SGLang does not look, so it takes its own",
-                f"eagle_aux_hidden_state_layer_ids {elsewhere} outside eagle_config; SGLang takes {own}",
+                f"{_LAYER_IDS} {elsewhere} outside eagle_config; SGLang takes {own}",
                 "the layers that the drafter was trained with, inside eagle_config",
                 f"move it into eagle_config in {case.draft.path}/config.json",
             )
         return
-    named = f"eagle_aux_hidden_state_layer_ids {list(layers)}"
+    named = f"{_LAYER_IDS} {list(layers)}"
     # SGLang takes what goes into a layer: into the one after the named one, or into the named one.
     after = case.release.before(LAYERS_AS_NAMED) or list(layers[:1]) == [1]
     last = depth - 2 if after else depth - 1
@@ -731,7 +799,7 @@ def _backend(case: Case) -> Iterator[Finding]:
 def _heads(case: Case) -> Iterator[Finding]:
     ranks = case.attention_ranks
     for role, model in (("target", case.target), ("drafter", case.draft)):
-        heads = int(model.text.get("num_attention_heads", 0))
+        heads = int(model.text.get("num_attention_heads") or 0)
         # With fewer key and value heads than GPUs SGLang copies them, so either has to divide the other.
         pairs = int(model.text.get("num_key_value_heads") or heads)
         if heads % ranks or (not model.mla and pairs % ranks and ranks % pairs):
