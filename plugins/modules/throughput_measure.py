@@ -180,11 +180,16 @@ path:
   returned: when it is the accepted one or was measured
   type: str
 baseline:
-  description: The anchored result, null without one.
+  description: The anchored result, null without one, and where C(result) is that one itself.
   returned: when C(result) is
   type: dict
 measured:
   description: Whether it was measured now.
+  returned: always
+  type: bool
+client_changed:
+  description:
+    - Whether the baseline was measured with the load generator of another release, so that it cannot be compared.
   returned: always
   type: bool
 """
@@ -240,13 +245,26 @@ def main() -> None:
     except (OperatorError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     if taken.result is None:
-        module.exit_json(changed=True, measured=False, msg="it would be measured")
-    path = (
-        store(taken.result, Path(module.params["results"])) if taken.measured else module.params["accepted"]
-    )
+        module.exit_json(
+            changed=True,
+            measured=False,
+            client_changed=taken.client_changed,
+            msg="it would be measured",
+        )
+    path = module.params["accepted"]
+    if taken.measured:
+        try:
+            path = store(taken.result, Path(module.params["results"]))
+        except OSError as error:
+            # Nobody should lose what took an hour.
+            module.fail_json(
+                msg=f"It was measured, and the result could not be kept: {error}",
+                result=taken.result.to_json(),
+            )
     module.exit_json(
         changed=taken.measured,
         measured=taken.measured,
+        client_changed=taken.client_changed,
         path=str(path),
         result=taken.result.to_json(),
         baseline=taken.baseline.to_json() if taken.baseline else None,

@@ -54,7 +54,7 @@ def plan(folder: Path, records: Sequence[Mapping[str, Any]], compared: Sequence[
     wanted: dict[Path, str] = {}
     pages = []
     for host in sorted(hosts):
-        place = folder / re.sub(r"[^A-Za-z0-9._-]+", "_", host)
+        place = folder / _folder_name(host)
         stored = {path.name: _read(path) for path in sorted(place.glob("*.json"))}
         mine = {record.file_name(): record for record in added if record.result.host == host}
         wanted.update({place / name: record.text() for name, record in mine.items()})
@@ -84,6 +84,11 @@ def write(planned: Plan) -> None:
         new = path.with_name(path.name + ".new")
         new.write_text(text, encoding="utf-8")
         new.replace(path)
+
+
+def _folder_name(host: str) -> str:
+    """A folder's name for whatever an inventory calls a host; never one that leads elsewhere."""
+    return re.sub(r"[^A-Za-z0-9._-]+|^\.+", "_", host)
 
 
 def _holds(path: Path, text: str) -> bool:

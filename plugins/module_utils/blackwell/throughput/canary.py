@@ -110,8 +110,8 @@ def ask(server: Server, settings: Mapping[str, Any]) -> Canary:
     """Run every check as the options of the module ``correctness_canary`` say.
 
     Raises:
-        OperatorError: the server does not say what it is, or there are too few prompts.
-        ValueError: the reference is not a transcript.
+        OperatorError: the server does not say what it is, there are too few prompts, or the reference is not a
+            transcript.
     """
     chosen = load(Path(settings["prompts"]))
     return run(
@@ -131,14 +131,19 @@ def load_transcript(path: str | None) -> Transcript | None:
     """A stored transcript; None when there is no such file.
 
     Raises:
-        ValueError: the file is not a transcript.
+        OperatorError: the file is not a transcript, as when it was cut off.
     """
     if not path or not Path(path).exists():
         return None
     try:
         return Transcript(**json.loads(Path(path).read_text(encoding="utf-8")))
-    except TypeError as error:
-        raise ValueError(f"{path} is not a transcript: {error}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise OperatorError(
+            "The text of the accepted release cannot be read",
+            found=f"{path}: {error}",
+            expected="a transcript that an earlier check wrote",
+            remedy="remove the file; the next accepted release writes another",
+        ) from error
 
 
 def fault_of(text: str) -> str:

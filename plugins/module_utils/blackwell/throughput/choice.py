@@ -110,7 +110,9 @@ def choose_profile(
         ((profile, headline),) = refused.items()
         other = _PLAIN_PROFILE if profile == SPECULATIVE_PROFILE else SPECULATIVE_PROFILE
         reason = f"{other} serves: {profile} is not good enough ({headline.rstrip('.')})"
-        return Choice(plain.release, other, reason, _crossover([s for s in steps if s.prompts == STANDARD]), steps)
+        return Choice(
+            plain.release, other, reason, _crossover([s for s in steps if s.prompts == STANDARD]), steps
+        )
     standard = [step for step in steps if step.prompts == STANDARD] or steps
     crossover = _crossover(standard)
     first = standard[0]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from . import gpu
 from .bench import Report, Request
 from .metrics import Counters
-from .result import FAILURES, FOREIGN, MISSING, STALLED, THROTTLED, TOKEN_COUNT, WARM_CACHE, Run
+from .result import FAILURES, FOREIGN, MISSING, RESTARTED, STALLED, THROTTLED, TOKEN_COUNT, WARM_CACHE, Run
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,15 @@ def disturbances(seen: Seen, limits: Limits) -> list[str]:
     requests, counted = seen.report.requests, seen.counted
     found = [f"{MISSING}: the server does not tell {name}" for name in _missing(seen)]
     failed = [request.problem for request in requests if request.problem]
+    fallen = [item.name for item in fields(counted) if (getattr(counted, item.name) or 0.0) < 0]
+    if fallen:
+        found.append(f"{RESTARTED}: the server counts from zero again ({fallen[0]} fell)")
     others = (counted.requests or 0.0) - len(requests)
     if others > 0:
         found.append(f"{FOREIGN}: the server ended {others:.0f} request(s) that were not ours")
     elif foreign := _unfinished_foreign_tokens(seen):
         found.append(f"{FOREIGN}: the server decoded about {foreign:.0f} tokens for somebody else")
-    if others <= 0 and _miscounted(seen):
+    if others <= 0 and not fallen and _miscounted(seen):
         found.append(
             f"{TOKEN_COUNT}: the server generated {counted.generated_tokens:.0f} tokens "
             f"for what the client counted as {_ours(seen)}"

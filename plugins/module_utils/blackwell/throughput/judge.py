@@ -42,6 +42,7 @@ _INVALID_CULPRITS = {
     measured.TOKEN_COUNT: said.TOKEN_COUNT,
     measured.TIMEOUT: said.STALLS,
     measured.MISSING: said.MISSING_METRIC,
+    measured.RESTARTED: said.RESTARTED,
 }
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..errors import OperatorError
 from .bench import AllFailed, Bench, BenchTimeout, Load
 from .figures import Limits, Seen, run_of
 from .gpu import Sampler
-from .judge import need_more_runs, point_name
+from .judge import need_more_runs, point_name, require_comparable
 from .policy import SPECULATIVE_PROFILE, Policy
 from .prompts import PromptSet, load
 from .result import FAILURES, LONG, MISSING, STANDARD, TIMEOUT, Point, Result, Run
-from .server import Server
+from .server import Server, ServerBusy
 
 # Asked at a point that has enough runs to be looked at: how many more before the next look, 0 for enough.
 MoreRuns = Callable[[Point], int]
@@ -95,6 +99,26 @@ class Plan:
         """The load generator and its version: that of the release."""
         return f"sglang.bench_serving {self.sglang_version}"
 
+    def blank(self, prompts_sha256: str) -> Result:
+        """The result of this plan, without what is only known afterwards."""
+        return Result(
+            host=self.host,
+            taken_at="",
+            release=self.release,
+            sglang_version=self.sglang_version,
+            profile=self.profile,
+            fingerprint=self.fingerprint,
+            prompts_sha256=prompts_sha256,
+            client=self.client(),
+            conditions={
+                "load": self.load(),
+                "deployment": self.deployment,
+                "runs_min": self.runs_min,
+                "runs_max": self.runs_max,
+            },
+            points=[],
+        )
+
 
 def measure(
     plan: Plan,
@@ -123,26 +147,14 @@ def measure(
     points = [
         _measure_point(plan, point, prompts, server, bench, sampler, more_runs, say) for point in plan.points
     ]
-    return Result(
-        host=plan.host,
-        taken_at=taken_at,
-        release=plan.release,
-        sglang_version=plan.sglang_version,
-        profile=plan.profile,
-        fingerprint=plan.fingerprint,
-        prompts_sha256=prompts.sha256,
-        client=plan.client(),
-        conditions={
-            "load": plan.load(),
-            "deployment": plan.deployment,
-            "speculative_algorithm": info.speculative_algorithm,
-            "served_model_name": info.served_model_name,
-            "runs_min": plan.runs_min,
-            "runs_max": plan.runs_max,
-            "cache_flushed_before_each_run": True,
-        },
-        points=points,
-        canary=canary,
+    blank = plan.blank(prompts.sha256)
+    seen = {
+        "speculative_algorithm": info.speculative_algorithm,
+        "served_model_name": info.served_model_name,
+        "cache_flushed_before_each_run": True,
+    }
+    return replace(
+        blank, taken_at=taken_at, conditions={**blank.conditions, **seen}, points=points, canary=canary
     )
 
 
@@ -247,10 +259,7 @@ def _hopeless(run: Run) -> bool:
 def store(result: Result, folder: Path) -> Path:
     """Write the result as ``<folder>/<release>/<profile>/<time>.json`` and return that path."""
     path = folder / result.release / result.profile / f"{result.taken_at.replace(':', '')}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(result.to_json(), indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    files.replace(path, json.dumps(result.to_json(), indent=1) + "\n")
     return path
 
 
@@ -258,9 +267,48 @@ def load_result(path: Path) -> Result | None:
     """A stored result; None when there is no such file.
 
     Raises:
-        ValueError: the file is not a result.
+        OperatorError: the file is not a result, as when it was cut off.
     """
-    return Result.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    try:
+        return Result.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OperatorError(
+            "A stored result cannot be read",
+            found=f"{path}: {type(error).__name__}: {error}",
+            expected="what an earlier check wrote",
+            remedy="remove the file; what it said is measured again",
+        ) from error
+
+
+@contextmanager
+def alone(config: Path, limit_s: float) -> Iterator[None]:
+    """Keep other checks of this server out: two at once would each be the other's foreign load.
+
+    The lock is on the file that the server was started with, which every check can open.
+
+    Raises:
+        ServerBusy: another check was there for all of ``limit_s`` seconds.
+        OperatorError: there is no such file.
+    """
+    Server.of_deployment(config)  # Says what to do where there is none.
+    deadline = time.monotonic() + limit_s
+    with config.open(encoding="utf-8") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ServerBusy(
+                        "Another check measures this server",
+                        found=f"{config} is locked, for {limit_s:.0f} s now",
+                        expected="one check at a time",
+                        remedy="wait for it; systemctl status sglang-throughput.service shows the standing one",
+                    ) from None
+                time.sleep(0.2)
+        yield
 
 
 def _has_load(result: Result, plan: Plan, prompts_sha256: str) -> bool:
@@ -276,14 +324,16 @@ def _is_same_server(result: Result, plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class Taken:
-    """A result, None when one would have to be measured; and the baseline, where there is one.
+    """A result, None when one would have to be measured; and the baseline, where there is another result for one.
 
-    ``measured`` tells a new result, not stored yet, from the accepted one.
+    ``measured`` tells a new result, not stored yet, from the accepted one. ``client_changed`` says that the
+    baseline was measured with the load generator of another release, so that it cannot tell about this one.
     """
 
     result: Result | None
     measured: bool
     baseline: Result | None
+    client_changed: bool
 
 
 def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
@@ -294,28 +344,32 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
         dry: measure nothing, and return no result where one would be.
 
     Raises:
-        OperatorError: the server cannot be measured, or the settings contradict each other.
-        ValueError: the baseline is not a result.
+        OperatorError: the server cannot be measured, the settings contradict each other, or the baseline is of
+            something else, so that nobody could judge what would be measured.
     """
     policy = Policy.from_dict(settings["policy"])
     baseline = load_result(Path(settings["baseline"]))
     # Without a baseline this result will be one, and a baseline of few runs decides little later.
     plan = plan_of(settings, policy, to_limit=settings["to_limit"] or baseline is None)
+    client_changed = baseline is not None and baseline.client != plan.client()
     prompts_path = Path(settings["prompts"])
-    nothing = Taken(None, measured=False, baseline=baseline)
+    nothing = Taken(None, False, baseline, client_changed)
     if dry and not prompts_path.exists():
         return nothing
     prompts = load(prompts_path)
     accepted = load_result(Path(settings["accepted"])) if settings["reuse"] else None
     if accepted and _has_load(accepted, plan, prompts.sha256) and _is_same_server(accepted, plan):
-        return Taken(accepted, measured=False, baseline=baseline)
+        # The first result of a host is its own baseline, which says nothing about it.
+        return Taken(accepted, False, None if accepted == baseline else baseline, client_changed)
     if dry:
         return nothing
-    # The judge refuses a baseline of something else and says why; it must not decide how much is measured.
-    comparable = baseline if baseline and _has_load(baseline, plan, prompts.sha256) else None
+    # An hour of measuring that the judge would refuse helps nobody.
+    compared = None if settings["to_limit"] else baseline
+    if compared:
+        require_comparable(plan.blank(prompts.sha256), compared)
 
     def more_runs(point: Point) -> int:
-        other = comparable.point(point.concurrency, point.prompts) if comparable else None
+        other = compared.point(point.concurrency, point.prompts) if compared else None
         return need_more_runs(point, other, policy, plan.profile)
 
     def say(line: str) -> None:
@@ -324,13 +378,13 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
 
     say("starting")
     server = Server.of_deployment(Path(settings["config"]))
-    tokenizer = settings["tokenizer"] or server.info().tokenizer_path
     python, user = str(settings["release"]["python"]), settings["user"]
-    with Bench(python, server.url, server.api_key, tokenizer, user, settings["environment"]) as bench:
-        result = measure(
-            plan, prompts, server, bench, Sampler(settings["nvidia_smi"]), more_runs, settings["canary"], say
-        )
-    return Taken(result, measured=True, baseline=baseline)
+    with alone(Path(settings["config"]), settings["idle_timeout"]):
+        tokenizer = settings["tokenizer"] or server.info().tokenizer_path
+        with Bench(python, server.url, server.api_key, tokenizer, user, settings["environment"]) as bench:
+            sampler = Sampler(settings["nvidia_smi"])
+            result = measure(plan, prompts, server, bench, sampler, more_runs, settings["canary"], say)
+    return Taken(result, True, baseline, client_changed)
 
 
 def plan_of(settings: Mapping[str, Any], policy: Policy, *, to_limit: bool) -> Plan:

@@ -7,6 +7,7 @@ Counter names were read in SGLang 0.5.9 (srt/metrics/collector.py) and are the s
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, fields
 
@@ -73,5 +74,11 @@ def _samples(page: str) -> list[tuple[str, dict[str, str], float]]:
         match = _SAMPLE.match(line)
         if match and not line.startswith("#"):
             labels = dict(_LABEL.findall(match["labels"] or ""))
-            found.append((match["name"], labels, float(match["value"])))
+            try:
+                value = float(match["value"])
+            except ValueError:
+                continue
+            # A counter that is not a number tells nothing; compared with anything it would look harmless.
+            if math.isfinite(value):
+                found.append((match["name"], labels, value))
     return found

@@ -20,6 +20,7 @@ WARM_CACHE = "warm cache"
 TOKEN_COUNT = "token count"
 TIMEOUT = "timeout"
 MISSING = "missing metric"
+RESTARTED = "server restart"
 
 # Kinds of prompts, measured apart because speculation can win on one and lose on the other.
 STANDARD = "standard"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
+from ..files import replace as replace_file
 from . import canary
 from .judge import judge
 from .measure import load_result, take
@@ -32,7 +33,10 @@ def main(arguments: list[str]) -> int:
     settings = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         return check(settings)
-    except OperatorError as error:
+    except ServerBusy as busy:
+        print(f"The server is at work, and left alone: {busy}")
+        return PASSED
+    except (OperatorError, OSError) as error:
         print(error)
         return FAILED
 
@@ -116,7 +120,6 @@ def _is_quiet(server: Server, seconds: float, idle_limit_s: float) -> bool:
 
 
 def _keep(record: Record, folder: Path, keep: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / record.file_name()).write_text(record.text(), encoding="utf-8")
+    replace_file(folder / record.file_name(), record.text())
     for old in sorted(folder.glob("*.json"))[:-keep]:
         old.unlink()

@@ -22,6 +22,7 @@ WRONG_ANSWERS = "wrong answers"
 FOREIGN_LOAD = "foreign load"
 WARM_CACHE = "warm cache"
 TOKEN_COUNT = "token count"
+RESTARTED = "server restart"
 
 BASELINE = "baseline"
 FLOOR = "floor"
