@@ -330,3 +330,13 @@ def test_what_keeps_upgrades_from_the_driver(config: str, held: list[str], kept:
 def test_versions_compare_as_numbers() -> None:
     assert system.version_tuple("580.9") < system.version_tuple("580.10.1")
     assert system.newest(["6.8.0-9-generic", "6.8.0-134-generic"]) == "6.8.0-134-generic"
+
+
+@pytest.mark.parametrize("name", [path.name for path in FIXTURES.glob("*topology.txt")])
+def test_a_table_that_lacks_a_row_says_nothing(name: str) -> None:
+    """Any row may be missing, and the others would then be taken for cards that they are not."""
+    lines = (FIXTURES / name).read_text().splitlines()
+    rows = [number for number, line in enumerate(lines) if line.startswith("GPU") and "X" in line.split()]
+    assert rows
+    for row in rows:
+        assert smi.parse_matrix("\n".join(lines[:row] + lines[row + 1 :])).cells == ()

@@ -803,6 +803,17 @@ def test_cards_of_two_kinds_are_worth_a_look(good: Facts) -> None:
     }
 
 
+def test_a_driver_that_knows_no_cards_is_spoken_of_as_that(good: Facts) -> None:
+    none = replace(
+        good, query=replace(cards(good), gpus=()), links=smi.Matrix(()), peer_write=None, peer_read=None
+    )
+    assert said(judge(none)) == {
+        "gpu_count": "fail: GPU count: found 0, expected 8 (the tensor parallel size). Look at dmesg and lspci for a "
+        "lost card, or lower the tensor parallel size."
+    }
+    assert report.fingerprint(none, "cuda")["parts"]["gpus"] == []
+
+
 def test_models_to_fetch_need_space(good: Facts) -> None:
     facts = replace(good, spaces={**good.spaces, "/models": Space("/models", "/models", 500 * GIB)})
     assert said(judge(facts, replace(WANTED, model_space=("/models", 600))))["model_space"] == (

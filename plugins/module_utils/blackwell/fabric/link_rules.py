@@ -20,8 +20,8 @@ _PEER_STATES = {
 
 
 def judge_links(facts: Facts, wanted: Wanted) -> list[Check]:
-    """All checks of what is between the GPUs, or between them and the processor; none without a driver."""
-    if facts.query is None:
+    """All checks of what is between the GPUs, or between them and the processor; none where there are no GPUs."""
+    if facts.query is None or not facts.query.gpus:
         return []
     gpus = facts.query.gpus
     checks = [*_links(facts, gpus)]

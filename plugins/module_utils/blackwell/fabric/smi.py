@@ -251,7 +251,8 @@ def parse_csv(text: str) -> list[dict[str, str]]:
 def parse_matrix(text: str) -> Matrix:
     """Read the part of ``nvidia-smi topo -m`` or ``topo -p2p`` that is GPU against GPU.
 
-    Columns of network cards are left out. The NUMA node of each card is kept where the table has one.
+    Columns of network cards are left out. The NUMA node of each card is kept where the table has one. Of a table that
+    lacks a row, as when a card is lost while it is printed, nothing is taken: it could be any row.
     """
     columns: list[str] = []
     cells: list[tuple[str, ...]] = []
@@ -277,4 +278,4 @@ def parse_matrix(text: str) -> Matrix:
             cells.append(row)
             if numa_from_end:
                 numa.append(words[-numa_from_end])
-    return Matrix(tuple(cells), tuple(numa))
+    return Matrix(tuple(cells), tuple(numa)) if len(cells) == len(columns) else Matrix(())
