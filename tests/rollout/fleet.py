@@ -134,7 +134,7 @@ class Fleet:
         (self.gateway,) = listed["sglang_gateways"]["hosts"]
         self.address = {host: str(variables[host]["ansible_host"]) for host in [*self.hosts, self.gateway]}
         self.gateway_url = f"http://{self.address[self.gateway]}:8080"
-        self._ssh = ["ssh", "-F", str(variables[self.gateway]["sandbox_directory"]) + "/ssh/rollout.conf"]
+        self._ssh = ["ssh", "-F", str(ROOT / ".sandbox" / "ssh" / f"{INVENTORY.name}.conf")]
         self._releases = 0
 
     def up(self) -> None:
