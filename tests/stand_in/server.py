@@ -70,6 +70,8 @@ class Behaviour:
     # What it counts.
     no_metrics: bool = False
     missing_counter: str = ""
+    nan_counter: str = ""
+    restarts: bool = False  # it is started again in each run: it counts from zero, and all else is well
     counts_chunks: bool = False  # meta_info counts chunks instead of tokens
     graphs: float = 1.0  # share of passes in CUDA graphs
     foreign_requests: int = 0  # somebody else's requests that end in each run
@@ -116,8 +118,9 @@ class State:
 class StandIn:
     """The server. ``behaviour`` may be replaced while it runs."""
 
-    def __init__(self, behaviour: Behaviour | None = None) -> None:
+    def __init__(self, behaviour: Behaviour | None = None, host: str = "127.0.0.1") -> None:
         self.behaviour = behaviour or Behaviour()
+        self._host = host
         self.state = State()
         self.url = ""
         self._random = random.Random(1)
@@ -128,7 +131,7 @@ class StandIn:
 
     def __enter__(self) -> StandIn:
         ready = threading.Event()
-        serve = self.serve("127.0.0.1", 0, ready)
+        serve = self.serve(self._host, 0, ready)
         self._thread = threading.Thread(target=asyncio.run, args=[serve], daemon=True)
         self._thread.start()
         ready.wait()
@@ -149,7 +152,7 @@ class StandIn:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(self._connection, host, port, limit=1 << 24)
         name = server.sockets[0].getsockname()
-        self.url = f"http://{name[0]}:{name[1]}"
+        self.url = f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}"
         if ready:
             ready.set()
         await self._end.wait()
@@ -266,7 +269,8 @@ class StandIn:
             if (counter and value == 0) or name == self.behaviour.missing_counter:
                 continue
             lines.append(f"# TYPE sglang:{name} {'counter' if counter else 'gauge'}")
-            lines.append(f'sglang:{name}{{{labels}model_name="stand-in"}} {float(value)}')
+            shown = "NaN" if name == self.behaviour.nan_counter else float(value)
+            lines.append(f'sglang:{name}{{{labels}model_name="stand-in"}} {shown}')
         return "\n".join(lines) + "\n"
 
     async def _complete(self, path: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -342,6 +346,8 @@ class StandIn:
         state.prompt_tokens += math.ceil(len(request.prompt) / behaviour.chars_per_token)
         state.cached_tokens += cached
         state.generated_tokens += tokens
+        if number == 1 and behaviour.restarts:
+            state.requests = state.prompt_tokens = state.generated_tokens = 0
         if number == 1:
             state.requests += behaviour.foreign_requests
             state.generated_tokens += behaviour.foreign_requests * tokens

@@ -100,6 +100,8 @@ def test_nothing_is_blamed_for_a_server_that_did_not_change(bed: Bed) -> None:
         pytest.param(
             {"missing_counter": "cuda_graph_passes_total"}, said.MISSING_METRIC, ALONE, id="no metric"
         ),
+        pytest.param({"nan_counter": "prompt_tokens_total"}, said.MISSING_METRIC, ALONE, id="no number"),
+        pytest.param({"restarts": True}, said.RESTARTED, ALONE, id="server restarted"),
         pytest.param({"fast_errors": 2}, said.FAILED_REQUESTS, ALONE, id="fast errors"),
         pytest.param({"stall_s": 2.0}, said.STALLS, ALONE, id="a stall in every run"),
         pytest.param({"foreign_requests": 1}, said.FOREIGN_LOAD, ALONE, id="another client"),

@@ -104,6 +104,16 @@ def test_a_server_that_hides_what_else_it_does_is_not_measured(counter: str) -> 
     assert result.MISSING in reasons(seen(counted=counted(**{counter: None})))
 
 
+def test_a_server_that_was_started_again_meanwhile_is_noticed() -> None:
+    assert reasons(seen(counted=counted(requests=-396, generated_tokens=-9000))) == [result.RESTARTED]
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "much", ""])
+def test_a_counter_that_is_no_number_tells_nothing(value: str) -> None:
+    page = f'sglang:num_requests_total{{model_name="m"}} {value}\nsglang:prompt_tokens_total 7.0\n'
+    assert (counters(page).requests, counters(page).prompt_tokens) == (None, 7.0)
+
+
 def test_requests_of_others_that_ended_disturb() -> None:
     assert reasons(seen(counted=counted(requests=5, generated_tokens=300))) == [result.FOREIGN]
 

@@ -290,6 +290,16 @@ class TestModule:
         told = self.add(run_module, tmp_path, one())
         assert told["failed"] and str(tmp_path / "gpu-1" / "x.json") in told["msg"]
 
+    @pytest.mark.parametrize("host", ["..", ".", "../../etc", "/etc/passwd", "a b;c", "gp\u00fc-1", "-rf"])
+    def test_a_host_of_any_name_stays_in_the_folder(
+        self, run_module: Any, tmp_path: Path, host: str
+    ) -> None:
+        folder = tmp_path / "reports"
+        told = self.add(run_module, folder, [Record(dataclasses.replace(BASELINE, host=host))])
+        (page,) = told["pages"]
+        assert Path(page).resolve().parent.parent == folder.resolve()
+        assert list(tmp_path.iterdir()) == [folder]
+
     def test_comparing_needs_two(self, run_module: Any, tmp_path: Path) -> None:
         told = run_module("throughput_report", {"folder": str(tmp_path), "compare": ["a.json"]})
         assert told["failed"]

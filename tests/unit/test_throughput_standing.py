@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from blackwell.throughput import prompts
-from blackwell.throughput.measure import Sizes
+from blackwell.throughput.measure import Sizes, alone
 from blackwell.throughput.result import Point, Result, Run
 
 from tests.stand_in.client import environment
@@ -207,6 +207,42 @@ def test_a_host_without_an_accepted_server_is_told_what_to_do(host: Host) -> Non
     said = host.check()
     assert said.returncode == 1
     assert "site.yml" in said.stdout
+
+
+def test_edited_prompts_are_named_before_anything_is_measured(host: Host, tmp_path: Path) -> None:
+    host.set_baseline(1)
+    edited = tmp_path / "prompts.jsonl"
+    edited.write_text(PROMPTS.read_text("utf-8").replace("ring buffer", "queue"))
+    said = host.check(prompts=str(edited))
+    assert said.returncode == 1
+    assert "prompts" in said.stdout and "new baseline" in said.stdout
+    assert not host.kept
+
+
+def test_a_baseline_that_was_cut_is_named_with_the_way_out(host: Host) -> None:
+    host.set_baseline(1)
+    path = host.folder / "state/eagle3/baseline.json"
+    path.write_text(path.read_text("utf-8")[:1000])
+    said = host.check()
+    assert said.returncode == 1
+    assert str(path) in said.stdout and "remove the file" in said.stdout
+
+
+def test_a_check_beside_another_one_leaves_the_server_alone(host: Host) -> None:
+    host.set_baseline(1_000_000)
+    with alone(host.folder / "etc/d-1/eagle3.yaml", 0.0):
+        said = host.check(idle_timeout=0.2)
+    assert said.returncode == 0, said.stdout
+    assert "one check at a time" in said.stdout
+    assert not host.kept
+
+
+def test_a_full_disk_is_told(host: Host) -> None:
+    host.set_baseline(1)
+    (host.folder / "state/standing").write_text("a file where the folder should be")
+    said = host.check()
+    assert said.returncode == 1
+    assert "standing" in said.stdout and "Traceback" not in said.stderr
 
 
 def test_old_checks_go(host: Host) -> None:
