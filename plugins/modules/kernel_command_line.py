@@ -51,6 +51,15 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import tuning
 
 
+def write(path: Path, text: str) -> None:
+    """Write a file, or remove it where there is nothing to say."""
+    if text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -77,14 +86,16 @@ def main() -> None:
     before = ours.read_text() if ours.is_file() else ""
     after = tuning.grub_drop_in(words, wanted)
     if before != after and not module.check_mode:
-        if after:
-            ours.parent.mkdir(parents=True, exist_ok=True)
-            ours.write_text(after)
-        else:
-            ours.unlink()
+        write(ours, after)
         update = module.get_bin_path("update-grub")
-        if update:
-            module.run_command([update], check_rc=True)
+        code, out, err = module.run_command([update]) if update else (0, "", "")
+        if code:
+            # Or the next run would find nothing to do, and GRUB would never be told.
+            write(ours, before)
+            module.fail_json(
+                msg=f"update-grub fails: {(err or out).strip()[-1000:] or f'exit status {code}'}. The kernel's parameters "
+                "are as they were. Mend GRUB's configuration, and run the playbook again."
+            )
     module.exit_json(
         changed=before != after,
         given=[word for word in wanted if word not in words],

@@ -249,6 +249,25 @@ def test_a_host_without_grub_is_told_so(tmp_path: Path, run_module: Callable[...
     assert told["msg"].startswith(f"No GRUB: found no {tmp_path}/default/grub.")
 
 
+def test_a_boot_loader_that_was_not_told_is_told_by_the_next_run(
+    grub: Path, run_module: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = tmp_path / "bin/update-grub"
+    update.parent.mkdir()
+    update.write_text("#!/bin/sh\necho 'syntax error in 40_custom' >&2; exit 1\n")
+    update.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{update.parent}:/usr/bin:/bin")
+    wanted = {"parameters": ["amd_iommu=off"], "path": str(grub)}
+    assert run_module("kernel_command_line", wanted)["msg"] == (
+        "update-grub fails: syntax error in 40_custom. The kernel's parameters are as they were. Mend GRUB's "
+        "configuration, and run the playbook again."
+    )
+    assert not grub.exists()
+    update.write_text(f"#!/bin/sh\necho told >> {tmp_path}/told\n")
+    assert run_module("kernel_command_line", wanted)["changed"]
+    assert (tmp_path / "told").read_text() == "told\n"
+
+
 # --- the program that runs at boot ---
 
 

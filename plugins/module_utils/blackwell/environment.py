@@ -410,7 +410,7 @@ def _name_broken_wheels(wanted: Environment) -> None:
             f"The bundle {wanted.bundle} has files that are not what was locked",
             found="; ".join(broken),
             expected="the files that the lock names",
-            remedy=f"mend it with {_BUNDLE_COMMAND}, and copy or mount it again",
+            remedy=f"run {_BUNDLE_COMMAND}, which fetches them again, and copy or mount it again",
         ) from None
 
 

@@ -38,7 +38,9 @@ def read_lock(path: Path, *, sglang: str, engine: str, python: str) -> Lock:
             found=f"{others or 'no lock at all'} in {path.parent}",
             expected=str(path),
             remedy="make one with files/locks/make-lock, or correct sglang_stack_version, "
-            "sglang_stack_engine or sglang_stack_python",
+            "sglang_stack_engine or sglang_stack_python"
+            # YAML's 3.10 is a number, and as such 3.1.
+            + (' (in quotes: "3.10")' if python == "3.1" else ""),
         )
     lock = locks.parse(path.read_text(), path.name)
     wanted = {"SGLang": sglang, "engine": engine, "Python": python}
