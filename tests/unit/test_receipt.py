@@ -38,6 +38,7 @@ def content(**given: Any) -> dict[str, Any]:
         "verdict": None,
         "choice": None,
         "requests": {"open": 3, "left": 0},
+        "recheck": None,
         **given,
     }  # fmt: skip
 
@@ -73,7 +74,7 @@ def test_a_receipt_is_as_its_schema_says(tmp_path: Path, schema: dict[str, Any])
         outcome="down",
         reason="it hangs",
         outage=None,
-        content=content(serves=None, requests=None),
+        content=content(serves=None, requests=None, recheck={"passed": True, "said": "as it was"}),
     )
     jsonschema.validate(failed, schema)
 
