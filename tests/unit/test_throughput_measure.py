@@ -187,6 +187,13 @@ def test_a_result_that_cannot_be_kept_is_not_lost(tmp_path: Path, run_module: An
     assert told["result"]["points"][0]["runs"]
 
 
+def test_a_clock_that_was_set_back_overwrites_nothing(bed: Bed, tmp_path: Path) -> None:
+    taken = bed.measure(make_plan())
+    first, second = measure.store(taken, tmp_path), measure.store(replace(taken, host="later"), tmp_path)
+    assert first != second
+    assert measure.load_result(first) == taken
+
+
 def test_two_checks_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     config = tmp_path / "eagle3.yaml"
     config.write_text("port: 30000\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -257,8 +258,14 @@ def _hopeless(run: Run) -> bool:
 
 
 def store(result: Result, folder: Path) -> Path:
-    """Write the result as ``<folder>/<release>/<profile>/<time>.json`` and return that path."""
-    path = folder / result.release / result.profile / f"{result.taken_at.replace(':', '')}.json"
+    """Write the result as ``<folder>/<release>/<profile>/<time>.json`` and return that path.
+
+    A clock that was set back may come by the same second again; what was measured first stays.
+    """
+    time_of_it = result.taken_at.replace(":", "")
+    names = itertools.chain([time_of_it], (f"{time_of_it}-{number}" for number in itertools.count(2)))
+    place = folder / result.release / result.profile
+    path = next(path for path in (place / f"{name}.json" for name in names) if not path.exists())
     files.replace(path, json.dumps(result.to_json(), indent=1) + "\n")
     return path
 
