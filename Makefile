@@ -86,6 +86,18 @@ lock: .venv/ready ## Make a lock anew: LOCK="cpu 0.5.9 3.11" (files/locks/README
 patch-tests: .venv/ready ## Test the patches on every published SGLang, and the patched code without a GPU
 	pytest tests/patches
 
+.PHONY: patch-tests-quick
+patch-tests-quick: .venv/ready ## Test the patches on two releases: one case of each kind
+	pytest tests/patches -m quick --junitxml=.cache/junit/patches.xml
+
+.PHONY: patch-row
+patch-row: .venv/ready ## Print the state of each patch on a release: RELEASE=0.5.24
+	@python -m tests.patches.row $(or $(RELEASE),$(error Name the release: make patch-row RELEASE=0.5.24))
+
+.PHONY: patch-docs
+patch-docs: .venv/ready ## Write the tables of docs/patches.md anew
+	python -m tests.patches.document
+
 .PHONY: judge-table
 judge-table: .venv/ready ## Compute the judge's error rates again, into docs/judge.md
 	python benchmarks/judge_table.py

@@ -8,6 +8,7 @@ Exit status 1 if a patch is in conflict there, that is: if somebody has to look 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -50,7 +51,12 @@ def main(arguments: list[str]) -> int:
     open_ones: list[str] = []
     for release in given.releases:
         with tempfile.TemporaryDirectory() as folder:
-            python = trees.installation(Path(folder), release, given.patches)
+            try:
+                python = trees.installation(Path(folder), release, given.patches)
+            except (subprocess.CalledProcessError, LookupError) as error:
+                why = "pip says why above" if isinstance(error, subprocess.CalledProcessError) else error
+                print(f"{release}: its wheels cannot be had: {why}", file=sys.stderr)
+                return 1
             found = {one.patch.id: one for one in statuses(python, given.patches)}
         print(show(release, [trees.pinned_flashinfer(release), *(found[name].state for name in ids)]))
         open_ones += [
