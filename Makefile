@@ -70,6 +70,24 @@ unit: .venv/ready ## Test the Python code and the repository
 molecule: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Test every role on containers (SCENARIO=name for one)
 	molecule test $(if $(SCENARIO),--scenario-name=$(SCENARIO),--all)
 
+rollout_tests := PYTHONPATH=plugins/module_utils pytest --junitxml=.cache/junit/rollout.xml
+
+.PHONY: rollout-tests
+rollout-tests: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Try every way in which a rollout can go wrong, and the real upgrade, on containers (as root)
+	$(rollout_tests) tests/rollout
+
+.PHONY: rollout-quick
+rollout-quick: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Two of them, in minutes: no request lost, and a run that is killed
+	$(rollout_tests) tests/rollout --quick
+
+.PHONY: rollout-demo
+rollout-demo: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Watch SGLang 0.5.9 become 0.5.10.post1 on three hosts under load, and no request lost
+	PYTHONPATH=plugins/module_utils python -m tests.rollout.real
+
+.PHONY: outage
+outage: .venv/ready sandbox-tools sandbox-bundle ## Measure for how long a rollout leaves a host without an answer, against a bare restart
+	PYTHONPATH=plugins/module_utils python -m benchmarks.outage
+
 .PHONY: requirements
 requirements: .venv/ready ## Pin and hash the controller's requirements anew, at their newest versions
 	for version in 3.11 3.12; do \

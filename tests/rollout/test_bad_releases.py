@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.rollout.fleet import Fleet
+from tests.rollout.fleet import OUTPUT, Fleet
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "crashes at its start": ({"crash": True}, "the release of this test crashes at its start"),
@@ -37,6 +37,45 @@ def test_the_first_host_returns_and_the_others_were_never_touched(
     assert receipt["rollback_s"] > 0
     assert all(fleet.receipt(host)["ended"] < upgrade.began for host in others)
     assert reason in upgrade.text
+
+
+# The role throughput_check itself, with a load that a stand-in of known speed answers in a second.
+MEASURED: dict[str, Any] = {
+    "quick": False,
+    "rollout_test_measured": True,
+    "throughput_check_fingerprint": "a stand-in",
+    "throughput_check_concurrency": [1],
+    "throughput_check_long_concurrency": [],
+    "throughput_check_output_tokens": 96,
+    "throughput_check_requests_least": 4,
+    "throughput_check_requests_per_slot": 4,
+    "throughput_check_runs_min": 5,
+    "throughput_check_runs_max": 8,
+    "throughput_check_margin": 0.1,
+    "throughput_check_floors": {"eagle3": {"1": {"decode_tok_s": 1}}},
+    "throughput_check_accept_undecidable": False,
+    "throughput_check_transcript_prompts": 2,
+    "throughput_check_questions": [{"prompt": "What is the capital of France?", "expect": r"\bParis\b"}],
+    "throughput_check_reports": str(OUTPUT / "reports"),
+}
+
+
+def test_a_release_that_is_thirty_percent_slower_is_not_accepted(fleet: Fleet) -> None:
+    fleet.ready()
+    first, *others = fleet.hosts
+    # One version, so one load generator; what differs is the speed.
+    fleet.deploy("0.5.9", {"step_s": 0.03, "noise": 0.01}, hosts=[first], **MEASURED)
+    before, starts = fleet.running(first), {host: fleet.invocation(host) for host in others}
+
+    upgrade = fleet.start("0.5.9", {"step_s": 0.03 / 0.7, "noise": 0.01}, **MEASURED).failed()
+
+    receipt = fleet.receipt(first)
+    assert receipt["began"] > upgrade.began and receipt["outcome"] == "returned"
+    assert receipt["verdict"]["outcome"] == "fail" and receipt["reason"] == receipt["verdict"]["headline"]
+    assert receipt["recheck"]["passed"], receipt["recheck"]["said"]
+    assert fleet.running(first) == fleet.current(first) == before
+    assert {host: fleet.invocation(host) for host in others} == starts
+    assert fleet.serving() == fleet.hosts
 
 
 def test_when_the_old_release_does_not_come_back_either_the_host_stays_out_and_it_is_said(
