@@ -94,6 +94,10 @@ def test_a_read_only_model_is_fine(check: Run, model: Path) -> None:
             "(char 1). To mend it: copy the file again.",
         ),
         (
+            lambda model: (model / "config.json").write_text("[]"),
+            "{0}/config.json is no configuration. Found: list. To mend it: copy the file again.",
+        ),
+        (
             lambda model: (model / "model-00002-of-00002.safetensors").unlink(),
             "{0} has not all weights. Found: model-00002-of-00002.safetensors missing. Expected: the 2 files that "
             "model.safetensors.index.json names. To mend it: finish copying the model.",

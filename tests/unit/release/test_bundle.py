@@ -118,10 +118,28 @@ def test_a_foreign_file_is_named_and_left_alone(wanted: Bundle) -> None:
 def test_a_source_with_another_file_of_that_name_is_refused(wanted: Bundle, source: Path) -> None:
     wheel = source / "beta-1.0-py3-none-any.whl"
     wheel.write_bytes(wheel.read_bytes() + b"\0")
-    with pytest.raises(OperatorError, match="cannot download") as caught:
+    with pytest.raises(OperatorError) as caught:
         wanted.make(wanted.inspect())
+    assert caught.value.problem == "pip cannot download alpha==1.0, beta==1.0, gamma==1.0"
     assert "hash" in caught.value.found.lower()
+    assert caught.value.remedy == (
+        "see what pip says; what was fetched so far is kept, run the same command again"
+    )
     assert not (wanted.wheels / wheel.name).exists()
+
+
+def test_a_source_with_another_build_of_that_version_is_refused(wanted: Bundle, source: Path) -> None:
+    """Its own checksum would be right, where nobody has published one."""
+    lock = wanted.read()["lock.txt"]
+    unknown = dataclasses.replace(lock.pins[0], sha256="", size=0)
+    wanted.locks[0].write_text(locks.render(dataclasses.replace(lock, pins=(unknown, *lock.pins[1:]))))
+    (source / unknown.filename).rename(source / "alpha-1.0-1-py3-none-any.whl")
+    with pytest.raises(OperatorError) as caught:
+        wanted.make(wanted.inspect())
+    assert str(caught.value) == (
+        "pip downloaded another file for alpha==1.0. Found: alpha-1.0-1-py3-none-any.whl, requirements.txt. Expected: "
+        "alpha-1.0-py3-none-any.whl. To mend it: make the lock again: the index no longer has the file that was locked."
+    )
 
 
 @pytest.mark.parametrize("place", ["indexes", "links"])

@@ -5,6 +5,7 @@ nvcc is a script here, with a compiler's manners; the molecule scenario cuda_too
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,12 +106,22 @@ def test_a_toolkit_that_is_not_made_of_wheels_is_not_written_to(
 @pytest.mark.parametrize(
     ("nvcc", "said"),
     [
-        ({"release": "13.1"}, "is of another CUDA release. Found: 13.1. Expected: 13.0"),
+        (
+            {"release": "13.1"},
+            "HOME/bin/nvcc is of another CUDA release. Found: 13.1. Expected: 13.0. To mend it: set cuda_toolkit_path "
+            "to "
+            "the right one, or cuda_toolkit_source to wheels or apt.",
+        ),
         (
             {"compile": "echo 'math.h: exception specification is incompatible' >&2; exit 2"},
-            "exception specification",
+            "CUDA 13.0 in HOME cannot compile for sm_120a. Found: math.h: exception specification is incompatible. "
+            "Expected: exit status 0. To mend it: install the missing packages, or use another cuda_toolkit_source.",
         ),
-        ({"compile": 'echo "void f(void);" | cc -x c -c -o "$6" - ; echo broken > "$6"'}, "cannot be linked"),
+        (
+            {"compile": 'echo "void f(void);" | cc -x c -c -o "$6" - ; echo broken > "$6"'},
+            "What CUDA 13.0 in HOME compiled cannot be linked. Found: THE LINKER'S WORDS. Expected: exit status 0. To "
+            "mend it: install the missing packages, or use another cuda_toolkit_source.",
+        ),
     ],
 )
 def test_a_toolkit_that_does_not_work_is_refused(
@@ -119,7 +130,10 @@ def test_a_toolkit_that_does_not_work_is_refused(
     write_nvcc(home, **nvcc)
     result = prove()
     assert result["failed"]
-    assert said in result["msg"]
+    message = result["msg"].replace(str(home), "HOME")
+    if "THE LINKER'S WORDS" in said:
+        message = re.sub(r"(?s)(Found: ).*(\. Expected)", r"\1THE LINKER'S WORDS\2", message)
+    assert message == said
     assert not (home.parent / "record.json").exists()
 
 
@@ -127,12 +141,29 @@ def test_missing_headers_are_an_error(prove: Callable[..., dict[str, Any]]) -> N
     assert "cannot compile for sm_120a" in prove(headers=["other.h"])["msg"]
 
 
+def test_a_host_without_a_compiler_is_told_so(
+    prove: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvcc here is a script, which needs a shell."""
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path / "bare"))
+    assert prove()["msg"] == (
+        "There is no C++ compiler, and nvcc needs one. Expected: c++ on the path. To mend it: apt-get install g++."
+    )
+
+
 def test_a_missing_toolkit_is_an_error_unless_the_play_would_have_installed_it(
     home: Path, prove: Callable[..., dict[str, Any]]
 ) -> None:
     (home / "bin" / "nvcc").unlink()
-    assert "There is no CUDA toolkit in" in prove()["msg"]
-    assert "There is no CUDA toolkit in" in prove(check=True)["msg"]
+    said = (
+        f"There is no CUDA toolkit in {home}. Found: no {home}/bin/nvcc. Expected: CUDA 13.0. To mend it: install it, "
+        f"or "
+        "set cuda_toolkit_source to wheels or apt."
+    )
+    assert prove()["msg"] == said
+    assert prove(check=True)["msg"] == said
     assert prove(check=True, installed_by_play=True)["changed"]
     assert prove(installed_by_play=True)["failed"]
 
