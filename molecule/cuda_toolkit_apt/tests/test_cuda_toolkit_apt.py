@@ -90,3 +90,21 @@ def test_a_keyring_with_another_checksum_is_refused(host: Host) -> None:
     assert result.returncode == 2
     assert "checksum" in result.stdout
     assert not host.file("/usr/local/share/cuda-keyring/usr").exists
+
+
+def test_a_repository_that_the_host_has_already_is_not_added_again(host: Host) -> None:
+    """Two sources of one repository with different keys end every use of apt."""
+    theirs = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
+    line = "deb [signed-by=/usr/share/keyrings/theirs.gpg] http://127.0.0.1:8000/cuda/debian12/x86_64 /"
+    host.check_output("echo '# %s' > /etc/apt/sources.list.d/comment.list", line)
+    host.check_output("echo %s > %s; rm /etc/apt/sources.list.d/cuda-toolkit.sources", line, theirs)
+    refused = converge()
+    host.check_output("rm %s", theirs)
+    assert refused.returncode == 2
+    assert (
+        "This host has the repository http://127.0.0.1:8000/cuda/debian12/x86_64/ already. Found: "
+        f"{theirs}. Expected: no other source of it, since apt refuses two with different keys."
+        in refused.stdout
+    )
+    assert not host.file("/etc/apt/sources.list.d/cuda-toolkit.sources").exists
+    assert converge().returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ SCENARIO = Path(__file__).resolve().parents[1]
 ROOT = SCENARIO.parents[1]
 
 
-def judge(**unfit: Any) -> subprocess.CompletedProcess[str]:
+def judge(playbook: str = "judge", **unfit: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             "ansible-playbook",
             f"--inventory={ROOT}/inventory/molecule",
             "--limit=molecule-1",
             f"--extra-vars={json.dumps(unfit)}",
-            str(SCENARIO / "judge.yml"),
+            str(SCENARIO / f"{playbook}.yml"),
         ],
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
         capture_output=True,
@@ -82,6 +83,47 @@ def test_what_is_unfit_stops_the_play_and_is_named(unfit: dict[str, Any], messag
 
 def test_what_is_fit_passes() -> None:
     assert judge().returncode == 0
+
+
+@pytest.fixture
+def busy(host: Host) -> Iterator[str]:
+    """Every card is used by the process on the port."""
+    pid = host.check_output("systemctl show --property=MainPID --value squatter.service")
+    process = {"pid": int(pid), "name": "python3", "memory": 91000}
+    host.check_output("mkdir -p /var/lib/stand-in")
+    state = json.dumps({"every": {"used": 91000, "processes": [process]}})
+    host.check_output("echo %s > /var/lib/stand-in/gpus.json", state)
+    yield pid
+    host.check_output("rm -r /var/lib/stand-in")
+
+
+def test_gpus_of_others_are_not_tested(busy: str) -> None:
+    done = judge("active")
+    assert done.returncode != 0
+    assert (
+        f"The GPUs are in use: python3 (pid {busy}, squatter.service) with 728000 MiB. Stop what uses them, or leave "
+        "preflight_active_test off: the test needs free cards." in done.stdout
+    )
+
+
+def test_gpus_that_our_own_server_uses_are_left_to_it(busy: str) -> None:
+    done = judge("active", preflight_units=["squatter.service"])
+    assert done.returncode == 0, done.stdout
+    assert "The fabric is not tested: our own server (1 processes) uses the GPUs" in done.stdout
+    assert "Open memory across processes" not in done.stdout
+
+
+def test_free_gpus_are_tested_and_what_goes_wrong_is_named() -> None:
+    done = judge("active")
+    assert done.returncode != 0
+    assert "The GPUs cannot work together: rank " in done.stdout
+    assert "ModuleNotFoundError: No module named 'torch'" in done.stdout
+
+
+def test_it_is_tested_only_where_that_is_wanted() -> None:
+    done = judge("active", preflight_active_test=False)
+    assert done.returncode == 0
+    assert "Look who uses the GPUs now" not in done.stdout
 
 
 def test_nothing_of_ours_is_on_the_host(host: Host) -> None:

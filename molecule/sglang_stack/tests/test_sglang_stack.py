@@ -99,3 +99,8 @@ def test_it_was_installed_without_trying_to_leave_the_host(host: Host, attempts:
 
 def test_the_bundle_was_copied_whole(host: Host) -> None:
     assert host.run("cd /opt/sglang/bundle && sha256sum --check --quiet SHA256SUMS").rc == 0
+
+
+def test_old_wheels_are_gone_and_the_files_of_others_are_not(host: Host) -> None:
+    assert not host.file("/opt/sglang/bundle/wheels/old-1.0-py3-none-any.whl").exists
+    assert host.file("/opt/sglang/bundle/theirs.txt").exists
