@@ -12,14 +12,20 @@ from typing import Any
 
 from tests.patches import trees
 
+ENVIRONMENT = {
+    "ANSIBLE_CONFIG": str(trees.ROOT / "ansible.cfg"),
+    "ANSIBLE_NOCOLOR": "1",
+}
+
 
 def run(name: str, inventory: str, *options: str, **variables: Any) -> subprocess.CompletedProcess[str]:
     """Run ``playbooks/<name>.yml`` on the hosts of ``inventory``, each of which is this machine."""
     given = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **variables}
     command = [str(Path(sys.executable).with_name("ansible-playbook")), f"--inventory={inventory}", *options]
     command += [f"--extra-vars={json.dumps(given)}", str(trees.ROOT / "playbooks" / f"{name}.yml")]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(trees.ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False
+    )
 
 
 def changes(done: subprocess.CompletedProcess[str]) -> int:
