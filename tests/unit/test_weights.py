@@ -134,6 +134,7 @@ def test_a_read_only_model_is_fine(check: Run, model: Path) -> None:
         "no folder",
         "no config",
         "broken config",
+        "another JSON",
         "missing shard",
         "truncated shard",
         "truncated header",
