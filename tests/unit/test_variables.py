@@ -327,6 +327,11 @@ def test_settings_that_cannot_both_be_meant(
         {"group_names": BOTH_GROUPS},
         {"gateway_port": 30000, "group_names": ["sglang_servers"]},
         {"model_weights_target_repository": "a/b", "model_weights_target_revision": COMMIT},
+        # Of other types: the roles' argument specs are about these.
+        {"gateway_port": "http", "group_names": BOTH_GROUPS},
+        {**REAL, "eagle3_server_tensor_parallel_size": "all"},
+        {**REAL, "sm120_guards_enabled": ["flashinfer-allreduce-guard"]},
+        {"throughput_check_runs_min": None},
     ],
 )
 def test_settings_that_fit(ours: variables.Known, values: dict[str, Any]) -> None:

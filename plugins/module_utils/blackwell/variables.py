@@ -277,7 +277,10 @@ def judge_values(
                     seen[name] = option.default
             if len(seen) < len(rule.reads):
                 continue
-            text = rule.broken(seen)
+            try:
+                text = rule.broken(seen)
+            except (AttributeError, TypeError, ValueError):
+                continue  # a value of another type, which the role that declares it refuses in its own words
             if text:
                 set_here = [name for name in rule.reads if name in own] or list(rule.reads)
                 found.setdefault((set_here[0], text, rule.remedy), []).append(host)
