@@ -50,22 +50,25 @@ def show(console: Console, folder: Path, host: str | None) -> int:
     if not found:
         console.print(f"There are no receipts in {folder}{f' of {host}' if host else ''}.")
         return 1
-    table = Table(
-        "began (UTC)", "host", "outcome", "release", "profile", "seconds", "outage", "reason", box=None
-    )
+    table = Table(box=None)
+    for heading in ("began (UTC)", "host", "outcome", "release", "took", "no answer"):
+        table.add_column(heading, no_wrap=True)
     for entry in found:
         colour = COLOURS[entry["outcome"]]
         table.add_row(
-            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(entry["began"])),
+            time.strftime("%d %b %H:%M", time.gmtime(entry["began"])),
             entry["host"],
             f"[{colour}]{entry['outcome']}[/]",
             entry["requested"]["release"],
-            entry["requested"]["profile"],
-            f"{entry['ended'] - entry['began']:.0f}",
-            f"{entry['outage']['seconds']:.1f}" if entry["outage"] else "-",
-            entry["reason"].splitlines()[0][:60] if entry["reason"] else "",
+            f"{entry['ended'] - entry['began']:.0f} s",
+            f"{entry['outage']['seconds']:.1f} s" if entry["outage"] else "-",
         )
     console.print(table)
+    for entry in found:
+        if entry["reason"]:
+            began = time.strftime("%d %b %H:%M", time.gmtime(entry["began"]))
+            console.print(f"\n[{COLOURS[entry['outcome']]}]{began} {entry['host']}[/]", end=" ")
+            console.print(entry["reason"].splitlines()[0], markup=False)
     return 0
 
 
