@@ -7,6 +7,7 @@ of the environment is a hard link to anything outside it, and patching one relea
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import json
@@ -22,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 from .errors import OperatorError
 from .files import make_folder, replace, sha256
@@ -374,16 +376,18 @@ def _download(pin: Pin, indexes: Sequence[str], to: Path) -> None:
     """Fetch one wheel from the first simple index that has it. The caller compares the checksum."""
     tried = []
     for index in indexes:
-        page = f"{index.rstrip('/')}/{pin.name}/"
+        address, login = _login(index)
+        page = f"{address.rstrip('/')}/{pin.name}/"
         try:
-            with urllib.request.urlopen(page, timeout=60) as answer:
+            with _open(page, login) as answer:
                 links = _Links()
                 links.feed(answer.read().decode())
                 base = answer.geturl()
             for link in links.found:
                 url = urllib.parse.urljoin(base, link)
                 if urllib.parse.unquote(urllib.parse.urlsplit(url).path).endswith("/" + pin.filename):
-                    with urllib.request.urlopen(url, timeout=60) as answer, to.open("wb") as copy:
+                    same = urllib.parse.urlsplit(url).netloc == urllib.parse.urlsplit(address).netloc
+                    with _open(url, login if same else {}) as answer, to.open("wb") as copy:
                         shutil.copyfileobj(answer, copy)
                     return
             tried.append(f"{page} does not have it")
@@ -394,6 +398,23 @@ def _download(pin: Pin, indexes: Sequence[str], to: Path) -> None:
         found="; ".join(tried) or "no index",
         remedy="set sglang_stack_indexes to one that this host reaches, or sglang_stack_bundle to a bundle",
     )
+
+
+def _login(index: str) -> tuple[str, dict[str, str]]:
+    """The address of an index without name and password, and the header that carries them instead."""
+    parts = urllib.parse.urlsplit(index)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return index, {}
+    token = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    return urllib.parse.urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {token}"}
+
+
+def _open(url: str, headers: Mapping[str, str]) -> Any:
+    request = urllib.request.Request(url)
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)
+    return urllib.request.urlopen(request, timeout=60)
 
 
 def _name_broken_wheels(wanted: Environment) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import http.server
@@ -80,13 +81,28 @@ def uv(folder: Path, tmp_path: Path) -> Pin:
     return wrap_uv(script, folder)
 
 
+LOGIN = "reader:s3cret/word"
+
+
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A simple index on this machine: its address, and the folder in which one folder is a project."""
+    """A simple index on this machine: its address, and the folder in which one folder is a project.
+
+    Below ``closed/`` it asks for LOGIN.
+    """
     root = tmp_path / "index"
     root.mkdir()
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = "Basic " + base64.b64encode(LOGIN.encode()).decode()
+            if self.path.startswith("/closed/") and self.headers.get("Authorization") != wanted:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="closed"')
+                self.end_headers()
+            else:
+                super().do_GET()
+
         def log_message(self, *args: Any) -> None:
             """Say nothing."""
 

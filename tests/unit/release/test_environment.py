@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from blackwell.environment import Environment, ensure
 from blackwell.errors import OperatorError
 from blackwell.lock import Pin
 
-from tests.unit.release.conftest import PYTHON, WheelMaker, lock_of, wrap_uv
+from tests.unit.release.conftest import LOGIN, PYTHON, WheelMaker, lock_of, wrap_uv
 
 
 @pytest.fixture
@@ -209,6 +210,22 @@ def test_a_host_without_a_bundle_gets_all_of_it_from_indexes_and_links(
     )
     assert changed(online)
     assert ask(online, "import alpha, beta; print(alpha.version, beta.version)") == "1.0 1.1"
+
+
+def test_an_index_that_asks_who_is_there_is_told_and_nobody_else_reads_it(
+    wanted: Environment, index: tuple[str, Path]
+) -> None:
+    address, root = index
+    for project in ("alpha", "beta", "uv"):
+        (root / "closed" / project).mkdir(parents=True)
+        for wheel in wanted.wheels.glob(f"{project}-*"):
+            wheel.rename(root / "closed" / project / wheel.name)
+    closed = address.replace("http://", f"http://{urllib.parse.quote(LOGIN, safe=':')}@") + "/closed"
+    wrong = dataclasses.replace(wanted, bundle=None, indexes=(closed.replace("s3cret", "wr0ng"),))
+    said = refusal(wrong)
+    assert f"Found: {address}/closed/uv/: HTTP Error 401: Unauthorized." in said
+    assert "wr0ng" not in said
+    assert changed(dataclasses.replace(wanted, bundle=None, indexes=(closed,)))
 
 
 def test_indexes_without_uv_are_named(wanted: Environment, index: tuple[str, Path]) -> None:

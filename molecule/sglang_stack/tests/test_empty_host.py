@@ -1,4 +1,4 @@
-"""What --check says on a host that has nothing yet: which release, and every patch as a diff, from the bundle."""
+"""A host that has nothing yet: what --check says of it (release and patches, from the bundle), and what is refused."""
 
 from __future__ import annotations
 
@@ -66,3 +66,16 @@ def test_a_folder_that_is_no_bundle_is_refused(empty: Host) -> None:
         "playbooks/bundle.yml, and name it, for example -e bundle=$PWD/.cache/bundle."
         in " ".join(refused.stdout.split())
     )
+
+
+def test_somebody_s_account_is_not_made_a_service_s(empty: Host) -> None:
+    empty.check_output("useradd --create-home --shell /bin/bash sglang")
+    refused = run("site.yml")
+    assert refused.returncode != 0
+    assert (
+        "The user sglang of this host is somebody's account. Found: uid 1000, home /home/sglang, shell /bin/bash. "
+        "Expected: no such user, or one without a shell. To mend it: name another one in sglang_stack_user."
+        in " ".join(refused.stdout.split())
+    )
+    assert empty.user("sglang").shell == "/bin/bash"
+    assert not empty.file("/opt/sglang").exists
