@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.patches import trees
+from tests.patches import playbook, trees
 
 ID = "kimi-k25-eagle3-delegation"
 MODEL = "sglang/srt/models/kimi_k25.py"
@@ -78,10 +78,7 @@ class Fleet:
         """Changes and failures of each host, and what was said."""
         command = [str(Path(sys.executable).with_name("ansible-playbook")), str(self.folder / "play.yml")]
         command += [f"--inventory={self.folder / 'hosts.yml'}"]
-        variables = {
-            "ANSIBLE_CONFIG": str(trees.ROOT / "ansible.cfg"),
-            "ANSIBLE_ROLES_PATH": str(trees.ROOT / "roles"),
-        }
+        variables = {**playbook.ENVIRONMENT, "ANSIBLE_ROLES_PATH": str(trees.ROOT / "roles")}
         done = subprocess.run(
             command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
         )
@@ -92,7 +89,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path, "plain", "misplaced", "docstring")
+    return Fleet(tmp_path, "plain", "misplaced", "docstring", "read_only")
 
 
 def test_the_role_on_files_that_are_hard_on_it(fleet: Fleet) -> None:
@@ -103,12 +100,19 @@ def test_the_role_on_files_that_are_hard_on_it(fleet: Fleet) -> None:
     # Here blockinfile finds another last line that begins with EntryClass than Python does.
     docstring.write_text(docstring.read_text() + '\n_TEXT = """\nEntryClass = [Something]\n"""\n')
     before = docstring.read_bytes()
+    read_only = fleet.model("read_only")
+    published = read_only.read_bytes()
+    read_only.chmod(0o444)
+    cached = fleet.folder / "cached.py"
+    cached.hardlink_to(fleet.model("plain"))
 
     changed, failed, said = fleet.run()
-    assert failed == {"plain": 0, "misplaced": 0, "docstring": 1}
+    assert failed == {"plain": 0, "misplaced": 0, "docstring": 1, "read_only": 1}
     assert changed["plain"] and changed["misplaced"]
     assert docstring.read_bytes() == before
     assert "failed to validate" in said
+    assert read_only.read_bytes() == cached.read_bytes() == published
+    assert f"{read_only}: is read-only (mode 0444)" in " ".join(said.split())
 
     text = fleet.model("plain").read_text()
     assert BRACES.strip("\n") in text

@@ -116,6 +116,11 @@ class Sources:
                 f"is a link to {target}, which other installations may share; put a copy in its place", file
             )
 
+    def refuse_read_only(self, file: str) -> None:
+        """Raise a Conflict if somebody took the permission to write ``file`` away, though root could write it."""
+        if problem := transaction.read_only(self.package.root / file):
+            raise Conflict(problem, file)
+
     def edited(self, file: str) -> bool | None:
         """Whether ``file``, our patches apart, differs from the published one; None if that is unknown."""
         published = self.package.published_sha256(file)
@@ -335,6 +340,8 @@ class Installation:
         status = Status(patch, wanted, CONFLICT, "", package, next(iter(files or patch.files), None))
         try:
             self._judge(status, source, variant, files)
+            for file in status.plan:
+                source.refuse_read_only(file)
         except Conflict as conflict:
             status.state, status.reason, status.plan = CONFLICT, conflict.reason, {}
             status.file = conflict.file or status.file

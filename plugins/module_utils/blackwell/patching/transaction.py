@@ -57,6 +57,12 @@ def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
         yield
 
 
+def read_only(path: Path) -> str | None:
+    """What to say if nobody but root may write ``path``: somebody took the permission away, and may have a reason."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    return None if mode & stat.S_IWUSR else f"is read-only (mode {mode:04o})"
+
+
 def unfinished(root: Path) -> bool:
     """Whether a run was cut off in the middle of a change of the package in ``root``."""
     return (root / JOURNAL).exists()
@@ -159,9 +165,8 @@ def _beside(target: Path) -> Path:
 
 def _write_beside(target: Path, data: bytes) -> None:
     status = target.stat()
-    if not status.st_mode & stat.S_IWUSR:
-        # Root may write it all the same; but somebody took the permission away, and may have had a reason.
-        raise PermissionError(0, f"it is read-only (mode {stat.S_IMODE(status.st_mode):04o})", str(target))
+    if problem := read_only(target):
+        raise PermissionError(0, problem, str(target))
     fresh = _beside(target)
     try:
         fresh.unlink(missing_ok=True)
