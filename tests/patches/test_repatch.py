@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.patches import trees
+from tests.patches import playbook, trees
+from tests.patches.playbook import changes, said
 
 MODEL = "sglang/srt/models/kimi_k25.py"
 BY_HAND = """
@@ -38,20 +39,11 @@ class Host:
 
     def repatch(self, *options: str, **variables: Any) -> subprocess.CompletedProcess[str]:
         given = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
             "sglang_python": str(self.python),
             "patch_reports": str(self.folder / "reports"),
             **variables,
         }
-        command = [str(Path(sys.executable).with_name("ansible-playbook")), "--inventory=old-host,", *options]
-        command += [f"--extra-vars={json.dumps(given)}", str(trees.ROOT / "playbooks" / "repatch.yml")]
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(trees.ROOT / "ansible.cfg"),
-            "ANSIBLE_NOCOLOR": "1",
-        }
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return playbook.run("repatch", "old-host,", *options, **given)
 
     def content(self) -> dict[str, bytes]:
         files = [*self.packages.rglob("*.py"), *self.packages.rglob("*.pth")]
@@ -61,13 +53,6 @@ class Host:
         found = json.loads((self.folder / "reports" / "old-host.json").read_text())
         assert found["python"] == str(self.python)
         return {one["id"]: one["state"] for one in found["patches"]}
-
-
-def changes(done: subprocess.CompletedProcess[str]) -> int:
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    recap = re.search(r"changed=(\d+)", done.stdout)
-    assert recap
-    return int(recap[1])
 
 
 @pytest.fixture
@@ -88,28 +73,51 @@ def test_status_then_adopt_then_unchanged_then_published(host: Host) -> None:
     assert host.report()["eagle3-capture-layers"] == "needed"
     assert re.search(r"kimi-k25-eagle3-delegation +foreign +sglang 0\.5\.9", status.stdout)
 
-    assert changes(host.repatch("--check", "--diff", patch_adopt=True)) > 0
+    shown = host.repatch("--check", "--diff", patch_adopt=True)
+    assert changes(shown) > 0
+    assert f"+++ after: {model}" in shown.stdout
+    assert "+    # BEGIN blackwell patch: kimi-k25-eagle3-delegation" in shown.stdout
     assert host.content() == edited
 
     applied = host.repatch(patch_adopt=True)
     assert changes(applied) > 0
-    assert "has to be started again" in " ".join(applied.stdout.split())
+    assert "has to be started again" in said(applied)
+    again = host.repatch("--check", "--diff", patch_adopt=True)
+    assert changes(again) == 0
+    assert "+++ after" not in again.stdout
     again = host.repatch(patch_adopt=True)
     assert changes(again) == 0
-    assert "has to be started again" not in " ".join(again.stdout.split())
+    assert "has to be started again" not in said(again)
     assert set(host.report().values()) == {"applied", "disabled"}
 
     assert changes(host.repatch(patch_mode="revert")) > 0
     assert host.content() == published
 
 
-def test_a_source_checkout(host: Host) -> None:
+def path_file(host: Host, checkout: Path) -> None:
     """As in the images of SGLang: the environment only points to the sources."""
+    (host.packages / "sglang.pth").write_text(f"{checkout}\n")
+    (next(host.packages.glob("sglang-*.dist-info")) / "RECORD").write_text("sglang.pth,,\n")
+
+
+def pip_editable(host: Host, checkout: Path) -> None:
+    """What ``pip install --editable`` makes of it today."""
+    shutil.rmtree(next(host.packages.glob("sglang-*.dist-info")))
+    (checkout / "pyproject.toml").write_text(
+        '[project]\nname = "sglang"\nversion = "0.5.9"\n'
+        '[build-system]\nrequires = ["setuptools>=77"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[tool.setuptools]\npackages = ["sglang"]\n'
+    )
+    pip = [sys.executable, "-m", "pip", f"--python={host.python}"]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", f"--editable={checkout}"], check=True)
+
+
+@pytest.mark.parametrize("install", [path_file, pip_editable], ids=lambda install: install.__name__)
+def test_a_source_checkout(host: Host, install: Callable[[Host, Path], None]) -> None:
     checkout = host.folder / "sgl-workspace" / "sglang" / "python"
     checkout.mkdir(parents=True)
     shutil.move(host.packages / "sglang", checkout / "sglang")
-    (host.packages / "sglang.pth").write_text(f"{checkout}\n")
-    (next(host.packages.glob("sglang-*.dist-info")) / "RECORD").write_text("sglang.pth,,\n")
+    install(host, checkout)
     before = (checkout / MODEL).read_text()
     assert changes(host.repatch()) > 0
     assert (checkout / MODEL).read_text().count("def get_embed_and_head") == 1
@@ -118,18 +126,75 @@ def test_a_source_checkout(host: Host) -> None:
     assert (checkout / MODEL).read_text() == before
 
 
+@pytest.mark.quick
 def test_a_conflict_stops_the_run_and_nothing_is_changed(host: Host) -> None:
     model = host.packages / MODEL
     model.write_text(model.read_text().replace("EntryClass =", "EntryClasses ="))
     before = host.content()
     done = host.repatch()
     assert done.returncode != 0
-    said = " ".join(done.stdout.split())
     assert (
         f"The patch kimi-k25-eagle3-delegation is in conflict with {model}: `EntryClass = ...` does not occur"
-        in said
+        in said(done)
     )
     assert host.content() == before
+
+
+def sed(host: Host, expression: str, file: str) -> None:
+    """The edit of the first deployers, with their tool."""
+    path = host.packages / file
+    before = path.read_bytes()
+    subprocess.run(["sed", "--in-place", expression, str(path)], check=True)
+    assert path.read_bytes() != before
+
+
+def test_edits_with_sed_are_foreign_until_they_are_adopted(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "fresh").mkdir()
+    fresh = Host(tmp_path / "fresh")
+    switches = {"sm120_guards_enabled": {"flashinfer-allreduce-guard": True}}
+    assert changes(fresh.repatch(**switches)) > 0
+
+    sed(
+        host,
+        "s/supported_major_versions=\\[9, 10\\]/supported_major_versions=[9, 10, 12]/",
+        "flashinfer/jit/comm.py",
+    )
+    guard = "sglang/srt/layers/communicator.py"
+    sed(
+        host,
+        r"s/(_is_sm90_supported or _is_sm100_supported)/(_is_sm90_supported or _is_sm100_supported"
+        r" or is_sm120_supported())/",
+        guard,
+    )
+    sed(host, "s/^    is_sm100_supported,$/&\\n    is_sm120_supported,/", guard)
+    methods = r"""/^EntryClass/i\
+    def set_eagle3_layers_to_capture(self, layer_ids=None):\
+        self.language_model.set_eagle3_layers_to_capture(layer_ids)\
+\
+    def get_embed_and_head(self):\
+        return self.language_model.get_embed_and_head()\
+\
+"""
+    sed(host, methods, MODEL)
+    edited = host.content()
+
+    assert changes(host.repatch(patch_mode="status", **switches)) == 0
+    foreign = {name for name, state in host.report().items() if state == "foreign"}
+    assert foreign == {
+        "kimi-k25-eagle3-delegation",
+        "flashinfer-trtllm-comm-sm120",
+        "flashinfer-allreduce-guard",
+    }
+    assert host.content() == edited
+
+    assert changes(host.repatch(**switches)) > 0
+    for file in (MODEL, guard, "flashinfer/jit/comm.py"):
+        assert (host.packages / file).read_bytes() == edited[str(host.packages / file)]
+
+    assert changes(host.repatch(patch_adopt=True, **switches)) > 0
+    for file in (MODEL, guard, "flashinfer/jit/comm.py"):
+        assert (host.packages / file).read_bytes() == (fresh.packages / file).read_bytes()
+    assert changes(host.repatch(patch_adopt=True, **switches)) == 0
 
 
 def test_a_slip_in_a_variable_is_refused(host: Host) -> None:
