@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blackwell.errors import OperatorError
@@ -47,6 +48,18 @@ UPSTREAMS_WAY = """
     def set_embed_and_head(self, embed: torch.Tensor, head: torch.Tensor) -> None:
         self.language_model.set_embed_and_head(embed, head)
 """
+
+
+def quick_first(cases: Mapping[str, Any]) -> list[Any]:
+    """The cases as parameters; the first of them is the quick one."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            id=name,
+            marks=[] if number else [pytest.mark.quick],
+        )
+        for number, (name, case) in enumerate(cases.items())
+    ]
 
 
 class Site:
@@ -120,7 +133,7 @@ WORKING = {
 }
 
 
-@pytest.mark.parametrize("change", WORKING.values(), ids=WORKING.keys())
+@pytest.mark.parametrize("change", quick_first(WORKING))
 def test_working_methods_are_foreign_and_become_ours_on_request(
     change: Callable[[str], str], tmp_path: Path, ours: bytes
 ) -> None:
@@ -149,7 +162,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("change", "reason"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize(("change", "reason"), quick_first(BROKEN))
 def test_broken_methods_are_a_conflict_and_are_mended_on_request(
     change: Callable[[str], str], reason: str, tmp_path: Path, ours: bytes
 ) -> None:
