@@ -85,7 +85,14 @@ class Bundle:
         found = Found()
         wanted: dict[str, tuple[Pin, str]] = {}
         for lock in self.read().values():
-            wanted.update({pin.filename: (pin, lock.python) for pin in lock.pins})
+            # Where only one lock has the checksum of a wheel that both name, it is the other one's, too.
+            wanted.update(
+                {
+                    pin.filename: (pin, lock.python)
+                    for pin in lock.pins
+                    if pin.sha256 or pin.filename not in wanted
+                }
+            )
         for pin in locks.parse_pins(self.uv.read_text(), self.uv.name):
             wanted[pin.filename] = (pin, "")
         for pin, python in wanted.values():

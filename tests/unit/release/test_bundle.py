@@ -180,6 +180,24 @@ def test_an_unknown_checksum_is_recorded_once_and_then_holds(wanted: Bundle, sou
         wanted.make(wanted.inspect())
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_checksum_that_one_lock_has_holds_for_the_others(wanted: Bundle, source: Path, order: int) -> None:
+    lock = wanted.read()["lock.txt"]
+    unknown = dataclasses.replace(lock.pins[0], sha256="", size=0)
+    other = wanted.path.parent / "other.txt"
+    other.write_text(locks.render(dataclasses.replace(lock, pins=(unknown,))))
+    both = dataclasses.replace(wanted, locks=(wanted.locks[0], other)[::order])
+    wheel = source / unknown.filename
+    right = wheel.read_bytes()
+    wheel.write_bytes(right + b"\0")
+    with pytest.raises(OperatorError, match="pip cannot download"):
+        both.make(both.inspect())
+    wheel.write_bytes(right)
+    both.make(both.inspect())
+    assert both.read()["other.txt"].pins == (lock.pins[0],)
+    assert both.inspect().count == 0
+
+
 def test_wheels_of_another_python_and_platform_are_fetched(
     wanted: Bundle, source: Path, make_wheel: WheelMaker
 ) -> None:
