@@ -201,3 +201,27 @@ def test_a_slip_in_a_variable_is_refused(host: Host) -> None:
     done = host.repatch(patch_mode="aply")
     assert done.returncode != 0
     assert "Choose one of: status, apply, revert" in done.stdout
+
+
+def test_a_report_tells_of_every_host_that_can_be_looked_at(host: Host, tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    hosts = {"good": {"interpreter": str(host.python)}, "bad": {"interpreter": "/no/such/python"}}
+    inventory.write_text(json.dumps({"all": {"hosts": hosts}}))
+    given = {"sglang_python": "{{ interpreter }}", "patch_reports": str(tmp_path / "reports")}
+    done = playbook.run("repatch", str(inventory), patch_mode="status", **given)
+    assert done.returncode != 0
+    assert "The interpreter '/no/such/python' cannot be run" in said(done)
+    assert [file.name for file in (tmp_path / "reports").iterdir()] == ["good.json"]
+
+    before = host.content()
+    done = playbook.run("repatch", str(inventory), **given)
+    assert done.returncode != 0
+    assert "Lost since it began: bad" in said(done)
+    assert host.content() == before
+
+
+def test_a_host_without_a_release_is_told_what_to_name(tmp_path: Path) -> None:
+    done = playbook.run("repatch", "host,", patch_mode="status", sglang_stack_root=str(tmp_path / "none"))
+    assert done.returncode != 0
+    assert "No release of this project was accepted on this host" in said(done)
+    assert "-e sglang_python=PATH" in said(done)
