@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 from testinfra.host import Host
+
+SCENARIO = Path(__file__).resolve().parents[1]
 
 
 def cards(host: Host, field: str) -> set[str]:
@@ -78,6 +83,36 @@ def test_unattended_upgrades_leave_the_driver_alone(kept: list[str], package: st
 )
 def test_unattended_upgrades_take_everything_else(kept: list[str], package: str) -> None:
     assert not any(re.match(pattern, package) for pattern in kept)
+
+
+def test_every_setting_is_shown_as_found_and_as_wanted(host: Host) -> None:
+    """The machine under the container has no such parameter, and containers do not reboot."""
+    compared = subprocess.run(
+        [
+            "ansible-playbook",
+            "--inventory=inventory/molecule",
+            "--limit=molecule-1",
+            SCENARIO / "compare.yml",
+        ],
+        cwd=SCENARIO.parents[1],
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert compared.returncode == 2
+    lines = [" ".join(line.split()) for line in compared.stdout.splitlines()]
+    for line in (
+        "ok persistence Enabled",
+        "ok power_limit_w 450",
+        "reboot kernel iommu not set (wanted: iommu=off)",
+    ):
+        assert line in lines, compared.stdout
+    said = " ".join(compared.stdout.split())
+    assert (
+        "kernel iommu is not set, wanted is iommu=off (after a reboot). Run the role host_tuning, and reboot"
+        in said
+    )
 
 
 def test_the_host_was_not_rebooted(host: Host) -> None:
