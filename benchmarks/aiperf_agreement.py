@@ -58,7 +58,11 @@ def main() -> None:
             ):
                 for name, value in take().items():
                     seen[name][tool].append(value)
-            print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
+            last = "; ".join(
+                f"{name}: " + ", ".join(f"{tool} {values[-1]:.4g}" for tool, values in by_tool.items())
+                for name, by_tool in seen.items()
+            )
+            print(f"round {number + 1} of {given.rounds}: {last}", file=sys.stderr)
     print("| figure | check | AIPerf | difference | spread of the check | spread of AIPerf |")
     print("|---|---|---|---|---|---|")
     for name, by_tool in seen.items():

@@ -20,7 +20,7 @@ PAGES, RECEIPTS = FOLDER / "reports", FOLDER / "receipts"
 def change(host: Host, **behaviour: Any) -> None:
     """Switch faults of the server on or off."""
     body = json.dumps(behaviour)
-    host.check_output("curl --silent --fail --data '%s' http://127.0.0.1:30000/stand_in", body)
+    host.check_output("curl --silent --fail --data %s http://127.0.0.1:30000/stand_in", body)
 
 
 @pytest.fixture
@@ -73,8 +73,9 @@ def test_both_profiles_were_measured_once_and_the_faster_one_serves(host: Host) 
     assert host.service("sglang@eagle3.service").is_enabled
 
 
-def test_the_receipt_has_the_evidence() -> None:
-    receipt = last_receipt()
+def test_the_receipt_has_the_evidence(host: Host) -> None:
+    receipt = json.loads(host.check_output("cat /var/lib/sglang/receipts/2*.json"))
+    assert receipt == last_receipt()
     assert receipt["requested"]["profile"] == receipt["serves"]["profile"] == "eagle3"
     assert receipt["choice"]["profile"] == "eagle3"
     assert [step["concurrency"] for step in receipt["choice"]["steps"]] == [1, 2]
@@ -83,8 +84,8 @@ def test_the_receipt_has_the_evidence() -> None:
     assert receipt["verdict"]["accepted"]
 
 
-def test_the_page_says_which_profile_serves_and_why() -> None:
-    (page,) = PAGES.rglob("index.html")
+def test_the_page_says_which_profile_serves_and_why(host: Host) -> None:
+    page = PAGES / host.backend.get_hostname() / "index.html"
     assert "eagle3 serves: speculation gives" in page.read_text("utf-8")
 
 
@@ -155,10 +156,39 @@ def test_a_later_rollout_measures_the_chosen_profile_alone(host: Host) -> None:
     assert receipt["choice"]["profile"] == "eagle3"
 
 
+def test_with_a_new_load_generator_what_serves_is_measured_anew_and_stays_the_baseline(host: Host) -> None:
+    serves = stored(host, "eagle3/accepted.json")
+    before = measured(host)
+    host.check_output(f"sed -i 's/bench_serving 0.5.9/bench_serving 0.5.8/' {STATE}/eagle3/baseline.json")
+    receipt = roll_out(eagle3_server_extra_arguments={"log_level": "critical"})
+    assert measured(host) == {"eagle3": before["eagle3"] + 2, "baseline": before["baseline"]}
+    anchored, accepted = stored(host, "eagle3/baseline.json"), stored(host, "eagle3/accepted.json")
+    assert anchored["client"] == "sglang.bench_serving 0.5.9"
+    assert anchored["conditions"]["deployment"] == serves["conditions"]["deployment"]
+    assert accepted["conditions"]["deployment"] == receipt["serves"]["deployment"]
+    assert receipt["verdict"]["baseline"]["taken_at"] == anchored["taken_at"]
+
+
+def test_a_new_deployment_is_measured_between_two_measurements_of_the_old_one(host: Host) -> None:
+    serves = stored(host, "eagle3/accepted.json")["conditions"]["deployment"]
+    before = measured(host)
+    anchored = stored(host, "eagle3/baseline.json")
+    receipt = roll_out(rollout_aba=True, eagle3_server_extra_arguments={"log_level": "debug"})
+    assert receipt["serves"]["deployment"] != serves
+    assert measured(host)["eagle3"] == before["eagle3"] + 3
+    assert stored(host, "eagle3/baseline.json") == anchored
+    newest = sorted(host.check_output(f"find {STATE}/results -path '*/eagle3/*.json'").split())[-3:]
+    deployments = [
+        stored(host, str(Path(path).relative_to(STATE)))["conditions"]["deployment"] for path in newest
+    ]
+    assert deployments == [serves, receipt["serves"]["deployment"], serves]
+    assert any("before and after" in note for note in receipt["verdict"]["notes"])
+
+
 def test_a_profile_that_became_slower_makes_way_when_the_profiles_are_compared_again(host: Host) -> None:
     """A drafter of a new release that costs more than it brings: 75 tokens a second against 100."""
     behaviour = {"ttft_s": 0.1, "step_s": 0.01, "start_s": 0, "eagle3": {"step_s": 0.04}}
-    host.check_output("echo '%s' > /opt/stand-in/behaviour.json", json.dumps(behaviour))
+    host.check_output("echo %s > /opt/stand-in/behaviour.json", json.dumps(behaviour))
     host.check_output(f"rm {STATE}/choice.json")
     receipt = roll_out(
         eagle3_server_extra_arguments={"log_level": "error"}, throughput_check_new_baseline=True
