@@ -64,7 +64,7 @@ lint: .venv/ready ## Check style and types of YAML, roles and Python
 
 .PHONY: unit
 unit: .venv/ready ## Test the Python code and the repository
-	pytest --junitxml=.cache/junit/unit.xml
+	pytest --numprocesses=auto --dist=loadfile --junitxml=.cache/junit/unit.xml
 
 .PHONY: molecule
 molecule: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Test every role on containers (SCENARIO=name for one)
