@@ -108,6 +108,11 @@ def test_a_server_that_was_started_again_meanwhile_is_noticed() -> None:
     assert reasons(seen(counted=counted(requests=-396, generated_tokens=-9000))) == [result.RESTARTED]
 
 
+def test_a_server_that_counts_past_where_it_was_before_its_restart_is_noticed() -> None:
+    answered = len(seen().report.requests)
+    assert reasons(seen(counted=counted(requests=answered - 1, generated_tokens=0))) == [result.RESTARTED]
+
+
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "much", ""])
 def test_a_counter_that_is_no_number_tells_nothing(value: str) -> None:
     page = f'sglang:num_requests_total{{model_name="m"}} {value}\nsglang:prompt_tokens_total 7.0\n'

@@ -99,12 +99,14 @@ def disturbances(seen: Seen, limits: Limits) -> list[str]:
     fallen = [item.name for item in fields(counted) if (getattr(counted, item.name) or 0.0) < 0]
     if fallen:
         found.append(f"{RESTARTED}: the server counts from zero again ({fallen[0]} fell)")
+    elif uncounted := _uncounted(seen):
+        found.append(f"{RESTARTED}: the server counts from zero again ({uncounted} answered request(s) are missing)")
     others = (counted.requests or 0.0) - len(requests)
     if others > 0:
         found.append(f"{FOREIGN}: the server ended {others:.0f} request(s) that were not ours")
     elif foreign := _unfinished_foreign_tokens(seen):
         found.append(f"{FOREIGN}: the server decoded about {foreign:.0f} tokens for somebody else")
-    if others <= 0 and not fallen and _miscounted(seen):
+    if others == 0 and not fallen and _miscounted(seen):
         found.append(
             f"{TOKEN_COUNT}: the server generated {counted.generated_tokens:.0f} tokens "
             f"for what the client counted as {_ours(seen)}"
@@ -136,6 +138,12 @@ def _missing(seen: Seen) -> list[str]:
         "generation_tokens_total": seen.counted.generated_tokens,
     }
     return [name for name, value in names.items() if value is None]
+
+
+def _uncounted(seen: Seen) -> int:
+    """Requests that the server answered whole and did not count: it was started again between them."""
+    answered = sum(not request.problem for request in seen.report.requests)
+    return 0 if seen.counted.requests is None else max(0, answered - int(seen.counted.requests))
 
 
 def _ours(seen: Seen) -> int:
