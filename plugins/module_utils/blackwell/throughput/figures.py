@@ -100,7 +100,9 @@ def disturbances(seen: Seen, limits: Limits) -> list[str]:
     if fallen:
         found.append(f"{RESTARTED}: the server counts from zero again ({fallen[0]} fell)")
     elif uncounted := _uncounted(seen):
-        found.append(f"{RESTARTED}: the server counts from zero again ({uncounted} answered request(s) are missing)")
+        found.append(
+            f"{RESTARTED}: the server counts from zero again ({uncounted} answered request(s) are missing)"
+        )
     others = (counted.requests or 0.0) - len(requests)
     if others > 0:
         found.append(f"{FOREIGN}: the server ended {others:.0f} request(s) that were not ours")
