@@ -41,7 +41,9 @@ def test_the_service_user_writes_caches_and_nothing_else(host: Host, manifest: d
     user = host.user("sglang")
     assert user.shell == "/usr/sbin/nologin"
     assert user.uid < 1000
-    writable = host.check_output("runuser -u sglang -- find %s -writable -not -type l", manifest["path"])
+    writable = host.check_output(
+        "cd / && runuser -u sglang -- find %s -writable -not -type l", manifest["path"]
+    )
     assert writable.split() == [f"{manifest['path']}/cache"]
 
 
