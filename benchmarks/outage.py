@@ -58,8 +58,7 @@ def main() -> int:
     if not given.keep_hosts:
         fleet.up()
     host, behaviour = fleet.hosts[0], {"start_s": given.start}
-    fleet.deploy(fleet.new_release(), hosts=None if not given.keep_hosts else [host])
-    fleet.deploy(fleet.new_release(), behaviour, hosts=[host])
+    fleet.deploy(fleet.new_release(), behaviour, hosts=[host, fleet.gateway])
     ratios, outs, own = [], [], []
     for pair in range(1, given.pairs + 1):
         plain = bare(fleet, host)
