@@ -71,6 +71,7 @@ def main() -> None:
                 began = time.monotonic()
                 ways[name](given.bundle.resolve(), text, Path(folder) / "release")
                 seconds[name].append(time.monotonic() - began)
+            print(f"run {run + 1}, {name}: {seconds[name][-1]:.1f} s", flush=True)
     print(
         f"{given.lock}, {len(lock.parse(text, 'lock').pins)} packages, {os.cpu_count()} CPUs, {given.runs} runs each"
     )
