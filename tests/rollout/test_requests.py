@@ -14,6 +14,10 @@ from tests.rollout.load import Load, ask
 # A request takes two seconds and a half, so that some are open whenever a host is taken out.
 STEADY = {"ttft_s": 0.5, "step_s": 0.5}
 
+# A long stream is opened right before its host is taken out, and lasts for 50 seconds.
+BEGIN = "TASK [rollout : Begin]"
+TOKENS = 300
+
 
 def test_no_request_is_lost_in_a_rolling_upgrade(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.deploy(fleet.new_release(), STEADY)
@@ -68,12 +72,14 @@ def test_a_stream_that_is_open_when_its_host_is_taken_out_ends_with_a_finish_rea
     host = fleet.hosts[0]
     fleet.deploy(fleet.new_release(), {"step_s": 0.5})
     held: dict[str, tuple[str, str, bool] | Exception] = {}
-    # Half a minute each, spread over the hosts by the gateway.
-    streams = [stream(fleet.gateway_url, held, f"subject {number}", 180) for number in range(9)]
-    upgrade = fleet.deploy(fleet.new_release(), {"step_s": 0.5}, hosts=[host])
+    upgrade = fleet.start(fleet.new_release(), {"step_s": 0.5}, hosts=[host])
+    upgrade.until(BEGIN)
+    # Spread over the hosts by the gateway.
+    streams = [stream(fleet.gateway_url, held, f"subject {number}", TOKENS) for number in range(12)]
     for each in streams:
         each.join()
-    assert_whole(held, 180)
+    assert_whole(held, TOKENS)
+    upgrade.succeeded()
     receipt = fleet.receipt(host)
     assert receipt["began"] > upgrade.began
     assert receipt["requests"]["open"] > 0, "no stream was open on the host"
@@ -86,15 +92,16 @@ def test_without_a_gateway_new_connections_are_refused_and_a_held_stream_ends(fl
     fleet.deploy(fleet.new_release(), {"step_s": 0.5}, hosts=[host])
     url = f"http://{fleet.address[host]}:30000"
     held: dict[str, tuple[str, str, bool] | Exception] = {}
-    open_one = stream(url, held, "the host itself", 180)
     # No gateways: the host refuses connections itself, as it is the default then.
     upgrade = fleet.start(fleet.new_release(), {"step_s": 0.5}, hosts=[host], rollout_gateways=[])
+    upgrade.until(BEGIN)
+    open_one = stream(url, held, "the host itself", TOKENS)
     upgrade.until(f"{host}: wait")
     assert open_one.is_alive() and fleet.invocation(host), "the server still runs, with an open stream"
     with pytest.raises(urllib.error.URLError, match="refused"):
         ask(url, {"model": MODEL, "messages": [], "stream": False}, timeout=5)
     open_one.join()
-    assert_whole(held, 180)
+    assert_whole(held, TOKENS)
     upgrade.succeeded()
     receipt = fleet.receipt(host)
     assert receipt["requests"] == {"open": 1, "left": 0}
