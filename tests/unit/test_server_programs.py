@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -51,6 +52,15 @@ class Health(http.server.BaseHTTPRequestHandler):
 config = dict(line.split(": ") for line in open(sys.argv[2]))
 http.server.HTTPServer(("127.0.0.1", int(config["port"])), Health).serve_forever()
 """
+
+# Answers for ever, and has a process that calls itself what SGLang's scheduler does; the kernel keeps 15 letters.
+WORKED_SERVER = HEALTH_SERVER.replace("iter([503, 503, 200, 200, 200])", "iter([200] * 1000)").replace(
+    "config =",
+    """import subprocess
+naming = "open('/proc/self/comm', 'w').write('sglang::scheduler'[:15]); import time; time.sleep(600)"
+print(subprocess.Popen([sys.executable, "-c", naming]).pid, flush=True)
+config =""",
+)
 
 
 @pytest.fixture
@@ -140,6 +150,37 @@ def test_the_watchdog_hears_of_every_answer_and_of_nothing_else(programs: Path, 
         process.kill()
         process.wait()
     assert heard == ["WATCHDOG_USEC=1000000", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]
+
+
+def test_a_server_that_lost_a_process_ends(programs: Path, tmp_path: Path) -> None:
+    package = tmp_path / "site" / "sglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "launch_server.py").write_text(WORKED_SERVER)
+    config = tmp_path / "eagle3.yaml"
+    config.write_text(f'host: "0.0.0.0"\nport: {free_port()}\n')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        process = subprocess.Popen(
+            [sys.executable, str(programs / "serve.py"), "1", "--config", str(config)],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(tmp_path / "site"),
+                "NOTIFY_SOCKET": str(tmp_path / "notify"),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        heard = [systemd.recv(100).decode() for _ in range(5)]  # it has answered for a while, and runs on
+        os.kill(worker, signal.SIGKILL)
+        said = process.communicate(timeout=30)[0]
+    assert heard == ["WATCHDOG_USEC=1000000"] + ["WATCHDOG=1"] * 4
+    assert process.returncode == -signal.SIGKILL
+    assert f"Process {worker} of the server is gone" in said
 
 
 @pytest.fixture

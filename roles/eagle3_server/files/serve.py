@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import runpy
+import signal
 import socket
 import sys
 import threading
@@ -69,21 +70,55 @@ def remove_stale_locks(cache: Path) -> None:
                 file.unlink()
 
 
+def workers() -> set[int]:
+    """The live processes of this server that call themselves sglang::...: schedulers and the detokenizer."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            identity, _, rest = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")
+        except OSError:  # it has just ended
+            continue
+        state, parent = rest.split()[:2]
+        if "(sglang::" in identity and state != "Z" and int(parent) == os.getpid():
+            found.add(int(stat.parent.name))
+    return found
+
+
+def end_with_a_worker(known: set[int]) -> set[int]:
+    """End this server when a worker has died: without it /health answers 503 for ever, and nothing else happens.
+
+    Returns the workers that live now. SGLang itself notices a worker that fails, not one that is killed.
+    """
+    alive = workers()
+    if dead := known - alive:
+        print(
+            f"Process {min(dead)} of the server is gone: the server ends, for systemd to start it again",
+            flush=True,
+        )
+        os.kill(os.getpid(), signal.SIGKILL)
+    return alive
+
+
 def watch(url: str, silence: float) -> None:
     """Tell systemd's watchdog whenever the server answers; it restarts a server that is alive and answers
-    nothing.
+    nothing. A server that has answered and loses one of its processes ends at once.
 
     Until the first answer the unit's own limit holds, which is that of a start. /health is a real generation
-    of one
-    token, or the proof that others are under way.
+    of one token, or the proof that others are under way.
     """
     address = os.environ["NOTIFY_SOCKET"].replace("@", "\0", 1)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     answered = False
+    alive: set[int] = set()
+    ask_next = 0.0
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.connect(address)
         while True:
-            time.sleep(silence / 10)
+            time.sleep(min(1.0, silence / 10))
+            if answered:
+                alive = end_with_a_worker(alive)
+            if time.monotonic() < ask_next:
+                continue
             try:
                 direct.open(f"{url}/health", timeout=silence / 10 + 25).close()
             except OSError:  # an HTTP error as well
@@ -92,6 +127,7 @@ def watch(url: str, silence: float) -> None:
                 systemd.send(f"WATCHDOG_USEC={int(silence * 1_000_000)}".encode())
                 answered = True
             systemd.send(b"WATCHDOG=1")
+            ask_next = time.monotonic() + silence / 10
 
 
 def main() -> None:
