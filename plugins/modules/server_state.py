@@ -82,6 +82,11 @@ started:
   description: What the running process was started with (deployment, SHA-256 of its files); null if unknown.
   returned: always
   type: dict
+edited:
+  description: Files that are no longer as they were when the running process was started with them.
+  returned: always
+  type: list
+  elements: path
 accepted:
   description:
     - The accepted deployment, with C(deployment), C(profile), C(release) and C(history), the same of those that were
@@ -117,6 +122,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.readiness import (
     UNIT_PROPERTIES,
+    edited_since,
     get_completion,
     get_health,
     read_json,
@@ -178,10 +184,13 @@ def main() -> None:
         _, out, _ = module.run_command(command)
         journal = tidy_journal(out, keys, given["journal_lines"])
 
+    started = read_started(Path(given["records"]) / f"{given['profile']}.json", unit)
+    edited = edited_since(started, Path(given["folder"]), Path(unit["FragmentPath"]))
     module.exit_json(
         changed=False,
         unit=after,
-        started=read_started(Path(given["records"]) / f"{given['profile']}.json", unit),
+        started=started,
+        edited=[str(file) for file in edited],
         accepted=read_json(Path(given["folder"]) / "accepted.json"),
         health=health,
         completion=completion,

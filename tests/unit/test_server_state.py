@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -84,6 +85,22 @@ def test_the_unit_and_what_it_was_started_with(run_module: Run, host: Path) -> N
     assert seen["unit"]["MainPID"] == "4711"
     assert seen["started"] == record
     assert (seen["health"], seen["completion"], seen["changed"]) == (0, None, False)
+
+
+def test_files_that_were_edited_since_the_start_are_named(run_module: Run, host: Path) -> None:
+    unit_file = host / "units" / "sglang@eagle3.service"
+    files = [host / "d" / "eagle3.yaml", host / "d" / "eagle3.env", host / "d" / "serve.py", unit_file]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(file.name)
+    record = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    (host / "eagle3.json").write_text(json.dumps({"deployment": "d", "invocation": "8b2c", "files": record}))
+    (host / "unit").write_text(SHOWN.replace("/usr/local/lib/systemd/system", str(host / "units")))
+    assert look(run_module, host)["edited"] == []
+    (host / "d" / "eagle3.env").write_text("OMP_NUM_THREADS=1")
+    (host / "d" / "serve.py").unlink()
+    unit_file.write_text("RestartSec=60")
+    assert look(run_module, host)["edited"] == [str(file) for file in sorted(files[1:])]
 
 
 def test_a_record_of_another_start_is_not_taken(run_module: Run, host: Path) -> None:

@@ -8,6 +8,7 @@ request.
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import re
@@ -206,6 +207,30 @@ def read_started(path: Path, unit: Mapping[str, str]) -> dict[str, Any] | None:
     record = read_json(path)
     runs = unit["ActiveState"] in ("active", "activating") and unit["InvocationID"]
     return record if record and runs and record.get("invocation") == unit["InvocationID"] else None
+
+
+def edited_since(started: Mapping[str, Any] | None, folder: Path, unit_file: Path) -> list[Path]:
+    """Files that are no longer as they were when the running process was started with them.
+
+    Args:
+        started: what ``read_started`` returns.
+        folder: where deployments live.
+        unit_file: the unit's own file, which a start records too.
+    """
+    if started is None:
+        return []
+    files = {
+        unit_file if name == unit_file.name else folder / started["deployment"] / name: digest
+        for name, digest in started["files"].items()
+    }
+    return sorted(file for file, digest in files.items() if not _is_as(file, digest))
+
+
+def _is_as(file: Path, digest: str) -> bool:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest() == digest
+    except OSError:
+        return False
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
