@@ -230,7 +230,9 @@ class Access:
         try:
             with opener.open(request, timeout=API_TIMEOUT) as answer:
                 said: dict[str, Any] = json.load(answer)
-            return {worker["url"]: Worker(worker["status"], int(worker["load"])) for worker in said["workers"]}
+            return {
+                worker["url"]: Worker(worker["status"], int(worker["load"])) for worker in said["workers"]
+            }
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             raise OperatorError(
                 f"The gateway at {self.url} does not say which workers it has",
