@@ -75,3 +75,13 @@ def test_nothing_but_root_reads_the_environment(host: Host) -> None:
     for path in files:
         assert host.file(path).mode == 0o600
         assert host.file(path).user == "root"
+
+
+def test_a_server_whose_scheduler_is_killed_is_started_again(host: Host) -> None:
+    starts = int(host.check_output("systemctl show --property=NRestarts --value sglang@eagle3.service"))
+    assert host.run("pkill --signal=KILL --full '^sglang::scheduler'").rc == 0
+    # The health check is a real generation; the unit pauses before it starts a server again.
+    waiting = f"curl --silent --fail --retry 60 --retry-delay 2 --retry-all-errors --max-time 30 {URL}/health"
+    assert host.run(f"sleep 15; {waiting}").rc == 0
+    after = int(host.check_output("systemctl show --property=NRestarts --value sglang@eagle3.service"))
+    assert after == starts + 1
