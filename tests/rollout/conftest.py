@@ -37,3 +37,13 @@ def fleet(pytestconfig: pytest.Config) -> Iterator[Fleet]:
     yield hosts
     if not keep:
         hosts.down()
+
+
+@pytest.fixture(autouse=True)
+def alone(fleet: Fleet) -> Iterator[None]:
+    """A test that failed leaves no run behind that the next one would meet."""
+    yield
+    for run in fleet.runs:
+        if run.under_way:
+            run.kill()
+    fleet.runs.clear()

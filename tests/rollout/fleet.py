@@ -101,6 +101,11 @@ class Run:
         os.killpg(self._process.pid, signal.SIGKILL)
         self.status()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def status(self) -> int:
         """Its exit status, when it has ended."""
         code = self._process.wait()
@@ -136,6 +141,7 @@ class Fleet:
         self.gateway_url = f"http://{self.address[self.gateway]}:8080"
         self._ssh = ["ssh", "-F", str(ROOT / ".sandbox" / "ssh" / f"{INVENTORY.name}.conf")]
         self._releases = 0
+        self.runs: list[Run] = []
 
     def up(self) -> None:
         """Begin with empty hosts."""
@@ -163,7 +169,7 @@ class Fleet:
         **variables: Any,
     ) -> Run:
         """Begin to roll a release out, with what is wrong with it."""
-        return Run(
+        run = Run(
             HERE / playbook,
             [f"--limit={','.join(hosts)}"] if hosts else [],
             {
@@ -174,6 +180,8 @@ class Fleet:
             },
             quick=quick,
         )
+        self.runs.append(run)
+        return run
 
     def deploy(self, release: str, behaviour: Mapping[str, Any] | None = None, **given: Any) -> Run:
         """Roll a release out; it has to succeed."""
