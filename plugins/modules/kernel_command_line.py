@@ -93,8 +93,8 @@ def main() -> None:
             # Or the next run would find nothing to do, and GRUB would never be told.
             write(ours, before)
             module.fail_json(
-                msg=f"update-grub fails: {(err or out).strip()[-1000:] or f'exit status {code}'}. The kernel's parameters "
-                "are as they were. Mend GRUB's configuration, and run the playbook again."
+                msg=f"update-grub fails: {(err or out).strip()[-1000:] or f'exit status {code}'}. "
+                "The kernel's parameters are as they were. Mend GRUB's configuration, and run the playbook again."
             )
     module.exit_json(
         changed=before != after,

@@ -197,9 +197,12 @@ def test_a_clock_that_was_set_back_overwrites_nothing(bed: Bed, tmp_path: Path) 
 def test_two_checks_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     config = tmp_path / "eagle3.yaml"
     config.write_text("port: 30000\n")
-    with measure.alone(config, 0.0):
-        with pytest.raises(ServerBusy, match="one check at a time"), measure.alone(config, 0.3):
-            pass
+    with (
+        measure.alone(config, 0.0),
+        pytest.raises(ServerBusy, match="one check at a time"),
+        measure.alone(config, 0.3),
+    ):
+        pass
     with measure.alone(config, 0.0):
         pass
 

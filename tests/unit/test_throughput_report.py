@@ -291,9 +291,7 @@ class TestModule:
         assert told["failed"] and str(tmp_path / "gpu-1" / "x.json") in told["msg"]
 
     @pytest.mark.parametrize("host", ["..", ".", "../../etc", "/etc/passwd", "a b;c", "gp\u00fc-1", "-rf"])
-    def test_a_host_of_any_name_stays_in_the_folder(
-        self, run_module: Any, tmp_path: Path, host: str
-    ) -> None:
+    def test_a_host_of_any_name_stays_in_the_folder(self, run_module: Any, tmp_path: Path, host: str) -> None:
         folder = tmp_path / "reports"
         told = self.add(run_module, folder, [Record(dataclasses.replace(BASELINE, host=host))])
         (page,) = told["pages"]

@@ -88,7 +88,9 @@ def test_the_byte_code_of_changed_files_goes_and_no_other(root: Path) -> None:
 
 def test_a_read_only_file_is_left_alone_and_so_are_the_others(root: Path) -> None:
     (root / "c.py").chmod(0o444)
-    with pytest.raises(OperatorError, match=r"c\.py cannot be written; nothing .* is read-only \(mode 0444\)"):
+    with pytest.raises(
+        OperatorError, match=r"c\.py cannot be written; nothing .* is read-only \(mode 0444\)"
+    ):
         write(root)
     assert content(root) == OLD
     assert {file.name for file in root.iterdir()} == set(OLD)
