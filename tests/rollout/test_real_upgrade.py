@@ -14,7 +14,11 @@ def patches(fleet: Fleet, host: str) -> str:
     """How the delegation of EAGLE-3 stands in the release that serves, by the release's own file."""
     release = fleet.running(host)
     file = f"/opt/sglang/releases/{release}/venv/lib/python3.11/site-packages/sglang/srt/models/kimi_k25.py"
-    return "ours" if "blackwell patch: kimi-k25-eagle3-delegation" in fleet.ssh(host, f"cat {file}") else "upstream"
+    return (
+        "ours"
+        if "blackwell patch: kimi-k25-eagle3-delegation" in fleet.ssh(host, f"cat {file}")
+        else "upstream"
+    )
 
 
 def test_no_request_is_lost_in_the_real_upgrade(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
