@@ -62,7 +62,7 @@ def main() -> int:
     play("site.yml")
     asked = load(fleet)
     print(f"Upgrading them to {NEW}, while {given.clients} clients ask through the gateway", flush=True)
-    command = [
+    command: list[str | Path] = [
         ROOT / "bin" / "blackwell", "rollout", "--inventory", ROOT / "inventory" / "rollout",
         "--playbook", "playbooks/upgrade.yml", "--receipts", RECEIPTS, "--",
         f"--extra-vars=@{SETTINGS}", f"--extra-vars=rollout_controller_receipts={RECEIPTS}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_the_rollout_stops_and_a_later_run_finishes_it(fleet: Fleet, batch: int)
     first, lost, last = fleet.hosts
     release = fleet.new_release()
     # Three at once leave none: that is allowed here, to see what the loss of one does to the others.
-    settings = {"rollout_serial": [batch], "rollout_min_available": 0 if batch == 3 else 1}
+    settings: dict[str, Any] = {"rollout_serial": [batch], "rollout_min_available": 0 if batch == 3 else 1}
 
     upgrade = fleet.start(release, **settings)
     upgrade.until(f"{first}: start")

@@ -733,4 +733,4 @@ def test_whatever_the_configurations_say_it_ends_in_a_finding_or_an_error(
             with contextlib.suppress(OperatorError):
                 models.append(read_model(path, tensors=False))
         if len(models) == 2:
-            check(Case(*models, ARGUMENTS, {}, Release(version)))
+            check(Case(models[0], models[1], ARGUMENTS, {}, Release(version)))

@@ -155,8 +155,8 @@ def test_a_host_with_builds_for_another_cuda_converges_to_the_locked_ones(
         root / name / pins[name, version].filename
         for name, version in (("torch", "2.9.1+cu128"), ("sgl-kernel", "0.3.21"))
     ]
-    uv = ["uv", "pip", "install", "-q", "--no-deps", "--python", locked.interpreter]
-    subprocess.run([*uv, *wrong], check=True)
+    uv = ["uv", "pip", "install", "-q", "--no-deps", "--python", str(locked.interpreter)]
+    subprocess.run([*uv, *map(str, wrong)], check=True)
     (locked.venv / environment.MARKER).write_text(f'{{"lock": "{locked.lock.digest}"}}')
     assert environment.look(locked).whole
 
