@@ -121,65 +121,64 @@ def test_stale_locks_are_removed_by_name(served: str) -> None:
     assert "Removing the stale lock file" in served
 
 
-def test_the_watchdog_hears_of_every_answer_and_of_nothing_else(programs: Path, tmp_path: Path) -> None:
-    # Stands for SGLang: /health fails at first, answers three times, then fails for good.
-    package = tmp_path / "site" / "sglang"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "launch_server.py").write_text(HEALTH_SERVER)
-    port = free_port()
-    config = tmp_path / "eagle3.yaml"
-    config.write_text(f'host: "0.0.0.0"\nport: {port}\n')
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(30)
-        process = subprocess.Popen(
-            [sys.executable, str(programs / "serve.py"), "1", "--config", str(config)],
-            cwd=tmp_path,
+class Served:
+    """serve.py with a stand-in for SGLang, and what systemd hears of it."""
+
+    def __init__(self, program: Path, folder: Path, server: str, **environment: str) -> None:
+        package = folder / "site" / "sglang"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "launch_server.py").write_text(server)
+        config = folder / "eagle3.yaml"
+        config.write_text(f'host: "0.0.0.0"\nport: {free_port()}\n')
+        self.systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.systemd.bind(str(folder / "notify"))
+        self.systemd.settimeout(30)
+        self.process = subprocess.Popen(
+            [sys.executable, str(program), "1", "--config", str(config)],
+            cwd=folder,
             env={
                 **os.environ,
-                "PYTHONPATH": str(tmp_path / "site"),
-                "NOTIFY_SOCKET": str(tmp_path / "notify"),
-                "http_proxy": "http://127.0.0.1:9",
-            },
-        )
-        heard = [systemd.recv(100).decode() for _ in range(4)]
-        systemd.settimeout(1)
-        with pytest.raises(TimeoutError):
-            systemd.recv(100)
-        process.kill()
-        process.wait()
-    assert heard == ["WATCHDOG_USEC=1000000", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]
-
-
-def test_a_server_that_lost_a_process_ends(programs: Path, tmp_path: Path) -> None:
-    package = tmp_path / "site" / "sglang"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "launch_server.py").write_text(WORKED_SERVER)
-    config = tmp_path / "eagle3.yaml"
-    config.write_text(f'host: "0.0.0.0"\nport: {free_port()}\n')
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(30)
-        process = subprocess.Popen(
-            [sys.executable, str(programs / "serve.py"), "1", "--config", str(config)],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(tmp_path / "site"),
-                "NOTIFY_SOCKET": str(tmp_path / "notify"),
+                "PYTHONPATH": str(folder / "site"),
+                "NOTIFY_SOCKET": str(folder / "notify"),
+                **environment,
             },
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert process.stdout is not None
-        worker = int(process.stdout.readline())
-        heard = [systemd.recv(100).decode() for _ in range(5)]  # it has answered for a while, and runs on
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.systemd.close()
+
+    def heard(self, messages: int) -> list[str]:
+        return [self.systemd.recv(100).decode() for _ in range(messages)]
+
+
+def test_the_watchdog_hears_of_every_answer_and_of_nothing_else(programs: Path, tmp_path: Path) -> None:
+    # Stands for SGLang: /health fails at first, answers three times, then fails for good.
+    proxy = {"http_proxy": "http://127.0.0.1:9"}
+    with Served(programs / "serve.py", tmp_path, HEALTH_SERVER, **proxy) as served:
+        heard = served.heard(4)
+        served.systemd.settimeout(1)
+        with pytest.raises(TimeoutError):
+            served.systemd.recv(100)
+    assert heard == ["WATCHDOG_USEC=1000000", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]
+
+
+def test_a_server_that_lost_a_process_ends(programs: Path, tmp_path: Path) -> None:
+    with Served(programs / "serve.py", tmp_path, WORKED_SERVER) as served:
+        assert served.process.stdout is not None
+        worker = int(served.process.stdout.readline())
+        heard = served.heard(5)  # it has answered for a while, and runs on
         os.kill(worker, signal.SIGKILL)
-        said = process.communicate(timeout=30)[0]
+        said = served.process.communicate(timeout=30)[0]
     assert heard == ["WATCHDOG_USEC=1000000"] + ["WATCHDOG=1"] * 4
-    assert process.returncode == -signal.SIGKILL
+    assert served.process.returncode == -signal.SIGKILL
     assert f"Process {worker} of the server is gone" in said
 
 
