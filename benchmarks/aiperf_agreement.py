@@ -26,9 +26,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
-from blackwell.throughput.bench import Bench, Load  # noqa: E402
-from blackwell.throughput.prompts import Prompt, load  # noqa: E402
-from blackwell.throughput.server import Server  # noqa: E402
+from blackwell.throughput.bench import Bench, Load
+from blackwell.throughput.prompts import Prompt, load
+from blackwell.throughput.server import Server
 
 PROMPTS = ROOT / "roles/throughput_check/files/prompts/prompts.jsonl"
 FIGURES = {"decode tok/s": "output_token_throughput_per_user", "TTFT (ms)": "time_to_first_token"}

@@ -16,12 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
 
-from blackwell.throughput.choice import choose_profile  # noqa: E402
-from blackwell.throughput.judge import judge, need_more_runs  # noqa: E402
-from blackwell.throughput.policy import Policy  # noqa: E402
-from blackwell.throughput.record import Record  # noqa: E402
-from blackwell.throughput.report import render  # noqa: E402
-from blackwell.throughput.result import Point, Result, Run  # noqa: E402
+from blackwell.throughput.choice import choose_profile
+from blackwell.throughput.judge import judge, need_more_runs
+from blackwell.throughput.policy import Policy
+from blackwell.throughput.record import Record
+from blackwell.throughput.report import render
+from blackwell.throughput.result import Point, Result, Run
 
 HOST = "example-1 (simulated)"
 RELEASES = ("0.5.9-3fa94c01d2be", "0.5.9-81c2aa907f11", "0.5.10-77ab90cd1e02", "0.5.10-c01dbeef9911")

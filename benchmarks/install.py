@@ -21,7 +21,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "plugins" / "module_utils"))
 
-from blackwell import environment, lock  # noqa: E402
+from blackwell import environment, lock
 
 
 def ours(bundle: Path, text: str, folder: Path) -> None:

@@ -23,10 +23,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
-from blackwell.throughput.intervals import ratio_interval  # noqa: E402
-from blackwell.throughput.judge import judge, need_more_runs  # noqa: E402
-from blackwell.throughput.policy import Policy  # noqa: E402
-from blackwell.throughput.result import Point, Result, Run  # noqa: E402
+from blackwell.throughput.intervals import ratio_interval
+from blackwell.throughput.judge import judge, need_more_runs
+from blackwell.throughput.policy import Policy
+from blackwell.throughput.result import Point, Result, Run
 
 PAGE = ROOT / "docs" / "judge.md"
 POINTS = {1: 96.0, 8: 52.0}

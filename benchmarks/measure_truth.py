@@ -20,14 +20,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
 
-from blackwell.errors import OperatorError  # noqa: E402
-from blackwell.throughput.bench import Bench  # noqa: E402
-from blackwell.throughput.gpu import Sampler  # noqa: E402
-from blackwell.throughput.measure import Plan, PointPlan, Sizes, measure  # noqa: E402
-from blackwell.throughput.prompts import load  # noqa: E402
-from blackwell.throughput.server import Server  # noqa: E402
+from blackwell.errors import OperatorError
+from blackwell.throughput.bench import Bench
+from blackwell.throughput.gpu import Sampler
+from blackwell.throughput.measure import Plan, PointPlan, Sizes, measure
+from blackwell.throughput.prompts import load
+from blackwell.throughput.server import Server
 
-from tests.stand_in.client import environment  # noqa: E402
+from tests.stand_in.client import environment
 
 PORT = 31999
 TTFT_S, STEP_S, ACCEPT_LENGTH, STEPS = 0.8, 0.03, 3.0, 60

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "plugins" / "module_utils"))
 
-from tests.rollout.fleet import Fleet, wait_until  # noqa: E402
+from tests.rollout.fleet import Fleet, wait_until
 
 PROBE = "/run/benchmark-outage.json"
 

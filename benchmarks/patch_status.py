@@ -24,7 +24,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "plugins" / "module_utils"))
 
-from blackwell.patching import definition  # noqa: E402
+from blackwell.patching import definition
 
 # What the module source_patch does for state: status, with the patches as Ansible would hand them over.
 STATUS = """
