@@ -8,7 +8,6 @@ request.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import re
@@ -20,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from .files import sha256
 from .server import redact
 
 UNIT_PROPERTIES = (
@@ -228,7 +228,7 @@ def edited_since(started: Mapping[str, Any] | None, folder: Path, unit_file: Pat
 
 def _is_as(file: Path, digest: str) -> bool:
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest() == digest
+        return sha256(file) == digest
     except OSError:
         return False
 
