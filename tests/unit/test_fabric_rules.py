@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from blackwell.fabric import collect, gpu_rules, host_rules, link_rules, report, smi, system
-from blackwell.fabric.collect import Done, Facts, Owner, Python, Space
+from blackwell.fabric.collect import Done, Facts, Owner, Python, Space, Taken
 
 TESTS = Path(__file__).resolve().parents[1]
 FIXTURES = TESTS / "fixtures" / "fabric"
@@ -353,16 +353,42 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
     ),
     (
         "the port is taken",
-        lambda f: replace(f, ports={30000: [Owner(71, "nginx", "nginx.service")]}),
+        lambda f: replace(f, ports={30000: [Taken([Owner(71, "nginx", "nginx.service")])]}),
         "port",
         "fail: Port 30000: found in use by nginx (pid 71, nginx.service), expected free, or held by "
         "sglang@eagle3.service, sglang@baseline.service. Stop that process, or set eagle3_server_port to another port.",
     ),
     (
         "the port is taken by a process of another user",
-        lambda f: replace(f, ports={30000: []}),
+        lambda f: replace(f, ports={30000: [Taken([], seen=False)]}),
         "port",
         "fail: Port 30000: found in use by a process that this user may not see, expected free, or held by "
+        "sglang@eagle3.service, sglang@baseline.service. Look as root who it is (ss -ltnp sport = :30000) and stop it, "
+        "or set eagle3_server_port to another port.",
+    ),
+    (
+        "the port is taken by one of several processes that hide their sockets",
+        lambda f: replace(
+            f, ports={30000: [Taken([Owner(71, "node", "app.service"), Owner(72, "sh", "")], seen=False)]}
+        ),
+        "port",
+        "fail: Port 30000: found in use by one of node (pid 71, app.service), sh (pid 72), expected free, or held by "
+        "sglang@eagle3.service, sglang@baseline.service. Look as root who it is (ss -ltnp sport = :30000) and stop it, "
+        "or set eagle3_server_port to another port.",
+    ),
+    (
+        "the port is ours on one address and a stranger's on another",
+        lambda f: replace(
+            f,
+            ports={
+                30000: [
+                    Taken([Owner(70, "sglang", "sglang@eagle3.service")]),
+                    Taken([Owner(71, "nginx", "nginx.service")]),
+                ]
+            },
+        ),
+        "port",
+        "fail: Port 30000: found in use by nginx (pid 71, nginx.service), expected free, or held by "
         "sglang@eagle3.service, sglang@baseline.service. Stop that process, or set eagle3_server_port to another port.",
     ),
     (
@@ -845,13 +871,72 @@ def test_our_own_server_may_hold_port_and_gpus(good: Facts) -> None:
     facts = replace(
         gpus(good, processes=(smi.Process(500, "sglang::scheduler_TP0", 91000),), memory_used_mib=91000.0),
         owners={500: own},
-        ports={30000: [own]},
+        ports={30000: [Taken([own])]},
     )
     checks = judge(facts)
     assert said(checks) == {}
     assert {check.found for check in checks if check.id in ("port", "gpu_processes")} == {
         "held by our own sglang@eagle3.service",
         "our own server (1 processes)",
+    }
+
+
+BENCH = Owner(501, "python", "session-3.scope")
+
+
+@pytest.mark.parametrize(
+    "socket",
+    [
+        # A load generator under the server's user may not be traced either: it is no owner for that.
+        Taken([Owner(500, "python", "sglang@eagle3.service"), BENCH], seen=False),
+        Taken([BENCH, Owner(500, "python", "sglang@baseline.service")], seen=False),
+        # A process that was started by the server and has inherited its socket.
+        Taken([Owner(500, "python", "sglang@eagle3.service"), BENCH]),
+    ],
+)
+def test_a_socket_that_our_unit_has_is_ours_whoever_else_could_have_it(good: Facts, socket: Taken) -> None:
+    assert said(judge(replace(good, ports={30000: [socket]}))) == {}
+
+
+def listen_on(root: Path, *, hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose port 30000 is listened on by process 500; process 501, of the same user, is only connected to it."""
+    (root / "proc/net").mkdir(parents=True)
+    row = "   {}: 0100007F:{} 0100007F:7530 {} 00000000:00000000 00:00000000 00000000 {:5} 0 {} 1"
+    rows = [
+        row.format(0, "7530", "0A", os.getuid(), 11),
+        row.format(1, "7530", "01", os.getuid(), 12),
+        row.format(2, "9C40", "01", os.getuid(), 13),
+    ]
+    (root / "proc/net/tcp").write_text("\n".join(["  sl  local_address rem_address ...", *rows]) + "\n")
+    for pid, name, unit, inodes in (
+        (500, "sglang", "sglang@eagle3.service", (11, 12)),
+        (501, "bench", "session-3.scope", (13,)),
+    ):
+        process = root / "proc" / str(pid)
+        (process / "fd").mkdir(parents=True)
+        (process / "comm").write_text(name + "\n")
+        (process / "cgroup").write_text(f"0::/system.slice/{unit}\n")
+        for number, inode in enumerate(inodes):
+            (process / "fd" / str(number)).symlink_to(f"socket:[{inode}]")
+    if hidden:  # as the kernel answers without the right to trace
+
+        def refuse(path: Path) -> Path:
+            raise PermissionError(path)
+
+        monkeypatch.setattr(Path, "readlink", refuse)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_connection_to_the_server_does_not_hold_its_port(
+    tmp_path: Path, good: Facts, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen_on(tmp_path, hidden=hidden, monkeypatch=monkeypatch)
+    # 7530 and 9C40 are 30000 and 40000: the client's own end is listened on by nobody.
+    ports = collect._listening(collect.Host(tmp_path), [30000, 40000])
+    assert [owner.name for owner in ports[30000][0].owners] == (["sglang", "bench"] if hidden else ["sglang"])
+    assert (list(ports), ports[30000][0].seen) == ([30000], not hidden)
+    assert {check.found for check in judge(replace(good, ports=ports)) if check.id == "port"} == {
+        "held by our own sglang@eagle3.service"
     }
 
 

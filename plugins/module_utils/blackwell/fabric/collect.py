@@ -35,6 +35,14 @@ class Owner:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """A socket that listens on a port: the processes that have it or, if that cannot be seen, one of which has it."""
+
+    owners: Sequence[Owner]
+    seen: bool = True
+
+
+@dataclass(frozen=True)
 class Space:
     """The file system that holds, or would hold, a folder."""
 
@@ -71,7 +79,7 @@ class Facts:
     compilers: Mapping[str, str] = field(default_factory=dict)
     spaces: Mapping[str, Space] = field(default_factory=dict)
     folders: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
-    ports: Mapping[int, list[Owner]] = field(default_factory=dict)
+    ports: Mapping[int, Sequence[Taken]] = field(default_factory=dict)
     manifest: bool = False
     current: str = ""
     shm_bytes: int | None = None
@@ -186,11 +194,11 @@ def _python(host: Host, command: str) -> Python:
     return Python(command, version, headers, "")
 
 
-def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Owner]]:
-    """For each wanted port that is taken, who listens there.
+def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Taken]]:
+    """For each wanted port that is taken, the sockets that listen there. One that is only connected does not count.
 
-    Without the right to trace processes (root in a container, say) the sockets of other users are not shown; then the
-    processes of the socket's own user that hide theirs are taken for its owners.
+    Without the right to trace processes (root in a container, say) the sockets of other users are not shown; then each
+    process of the socket's own user that hides its own may be the owner, whatever it has to do with the port.
     """
     sockets = [
         item
@@ -200,25 +208,21 @@ def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Owner]]:
     ]
     if not sockets:
         return {}
-    targets = {f"socket:[{item.inode}]": item.port for item in sockets}
-    taken: dict[int, list[Owner]] = {item.port: [] for item in sockets}
+    owners: dict[str, set[int]] = {f"socket:[{item.inode}]": set() for item in sockets}
     hidden: dict[int, set[int]] = {}
     for link in host.root.glob("proc/[0-9]*/fd/*"):
         pid = int(link.parts[-3])
         try:
-            port = targets.get(str(link.readlink()))
+            owners.get(str(link.readlink()), set()).add(pid)
         except PermissionError:
             hidden.setdefault(link.parent.parent.stat().st_uid, set()).add(pid)
-            continue
         except OSError:
             continue
-        if port is not None:
-            owner = host.owner(pid)
-            if owner not in taken[port]:
-                taken[port].append(owner)
+    taken: dict[int, list[Taken]] = {}
     for item in sockets:
-        if not taken[item.port]:
-            taken[item.port] = [host.owner(pid) for pid in sorted(hidden.get(item.uid, ()))]
+        seen = owners[f"socket:[{item.inode}]"]
+        pids = sorted(seen or hidden.get(item.uid, ()))
+        taken.setdefault(item.port, []).append(Taken([host.owner(pid) for pid in pids], bool(seen)))
     return taken
 
 

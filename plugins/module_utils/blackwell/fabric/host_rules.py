@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .collect import Facts, Owner
+from .collect import Facts, Owner, Taken
 from .report import FAIL, OK, SKIP, WARN, Check
 from .system import version_tuple
 
@@ -218,24 +218,39 @@ def _models(facts: Facts, wanted: Wanted) -> Iterable[Check]:
 
 def _ports(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     for port, setting in wanted.ports.items():
-        owners = facts.ports.get(port)
+        sockets = facts.ports.get(port)
         subject = f"Port {port}"
-        if owners is None:
+        if not sockets:
             yield Check("port", OK, subject, "free")
             continue
-        foreign = [owner for owner in owners if owner.unit not in wanted.units]
-        if owners and not foreign:
-            yield Check("port", OK, subject, f"held by our own {owners[0].unit}")
+        # A socket that our unit has is ours, whoever inherited it, or is only of the same user.
+        ours = [owner.unit for socket in sockets for owner in socket.owners if owner.unit in wanted.units]
+        foreign = [
+            socket for socket in sockets if not any(owner.unit in wanted.units for owner in socket.owners)
+        ]
+        if not foreign:
+            yield Check("port", OK, subject, f"held by our own {ours[0]}")
             continue
-        who = " and ".join(describe(owner) for owner in foreign) or "a process that this user may not see"
+        known = all(socket.seen for socket in foreign)
+        stop = (
+            "Stop that process" if known else f"Look as root who it is (ss -ltnp sport = :{port}) and stop it"
+        )
         yield Check(
             "port",
             FAIL,
             subject,
-            f"in use by {who}",
+            "in use by " + " and ".join(dict.fromkeys(map(_who, foreign))),
             "free, or held by " + ", ".join(wanted.units),
-            f"Stop that process, or set {setting} to another port",
+            f"{stop}, or set {setting} to another port",
         )
+
+
+def _who(socket: Taken) -> str:
+    if not socket.owners:
+        return "a process that this user may not see"
+    if socket.seen or len(socket.owners) == 1:
+        return " and ".join(map(describe, socket.owners))
+    return "one of " + ", ".join(map(describe, socket.owners))
 
 
 def describe(owner: Owner) -> str:
