@@ -32,6 +32,13 @@ options:
     type: str
     choices: [none, health, completion]
     default: none
+  start_limit:
+    description:
+      - How long a start may take, in seconds. A server that has been active for longer is asked three times, and
+        C(hung) says that it has not answered.
+      - V(0) for no limit.
+    type: float
+    default: 0
   tokens:
     description: The length of the completion, in tokens.
     type: int
@@ -97,6 +104,10 @@ health:
   description: Status of C(/health), 0 when nobody answers or nobody was asked.
   returned: always
   type: int
+hung:
+  description: Whether the unit has been active for longer than O(start_limit) and C(/health) is not 200.
+  returned: always
+  type: bool
 completion:
   description: Tokens, text and error of a completion, null when none was asked for.
   returned: always
@@ -121,7 +132,9 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.readiness import (
+    HUNG_TRIES,
     UNIT_PROPERTIES,
+    active_for,
     edited_since,
     get_completion,
     get_health,
@@ -140,6 +153,7 @@ def main() -> None:
             "profile": {"type": "str", "required": True, "choices": ["eagle3", "baseline"]},
             "config": {"type": "path"},
             "probe": {"type": "str", "choices": ["none", "health", "completion"], "default": "none"},
+            "start_limit": {"type": "float", "default": 0},
             "tokens": {"type": "int", "default": 16},
             "prompt": {"type": "str", "default": "The capital of France is"},
             "journal_lines": {"type": "int", "default": 0},
@@ -166,10 +180,13 @@ def main() -> None:
     arguments = read_config(config.read_text(encoding="utf-8")) if config and config.exists() else {}
     keys = [str(arguments[key]) for key in ("api_key", "admin_api_key") if arguments.get(key)]
 
-    health, completion = 0, None
+    health, hung, completion = 0, False, None
     if given["probe"] != "none" and unit["ActiveState"] == "active":
         url = server_url(arguments)
         health = get_health(url)
+        if 0 < given["start_limit"] < active_for(unit, time.monotonic()):
+            again = (get_health(url) for _ in range(HUNG_TRIES - 1))
+            hung = health != 200 and all(status != 200 for status in again)
         if health == 200 and given["probe"] == "completion":
             completion = get_completion(
                 url, key=str(arguments.get("api_key", "")), prompt=given["prompt"], tokens=given["tokens"]
@@ -193,6 +210,7 @@ def main() -> None:
         edited=[str(file) for file in edited],
         accepted=read_json(Path(given["folder"]) / "accepted.json"),
         health=health,
+        hung=hung,
         completion=completion,
         same_process=(unit["MainPID"], unit["NRestarts"]) == (after["MainPID"], after["NRestarts"]),
         journal=journal,

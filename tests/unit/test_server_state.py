@@ -8,8 +8,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ Result=success
 MainPID=4711
 NRestarts=0
 InvocationID=8b2c
+ActiveEnterTimestampMonotonic=1000000
 ExecMainCode=0
 ExecMainStatus=0
 FragmentPath=/usr/local/lib/systemd/system/sglang@eagle3.service
@@ -151,3 +155,58 @@ def test_a_process_that_changes_meanwhile_is_seen(run_module: Run, host: Path) -
 
 def test_a_probe_needs_the_configuration(run_module: Run, host: Path) -> None:
     assert run_module("server_state", {"profile": "eagle3", "probe": "health"})["failed"] is True
+
+
+@contextmanager
+def health_of(host: Path, *statuses: int) -> Iterator[list[int]]:
+    """A server whose /health answers these, one after the other; yields those that nobody has asked for."""
+    left = list(statuses)
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(left.pop(0))
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        (host / "eagle3.yaml").write_text(f'host: "127.0.0.1"\nport: {server.server_port}\n')
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield left
+        server.shutdown()
+
+
+def active_since(host: Path, seconds: float) -> None:
+    began = int((time.monotonic() - seconds) * 1_000_000)
+    (host / "unit").write_text(SHOWN.replace("Monotonic=1000000", f"Monotonic={began}"))
+
+
+def test_a_server_that_has_had_its_time_and_is_silent_hangs(run_module: Run, host: Path) -> None:
+    active_since(host, 100)
+    assert look(run_module, host, probe="health", start_limit=90)["hung"] is True, "nobody listens"
+    with health_of(host, 503, 503, 503) as left:
+        seen = look(run_module, host, probe="health", start_limit=90)
+    assert (seen["hung"], seen["health"], left) == (True, 503, [])
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_server_that_is_late_does_not_hang(run_module: Run, host: Path, late: int) -> None:
+    active_since(host, 100)
+    with health_of(host, *[503] * late, 200) as left:
+        assert look(run_module, host, probe="health", start_limit=90)["hung"] is False
+    assert left == []
+
+
+def test_a_server_that_may_still_be_starting_does_not_hang(run_module: Run, host: Path) -> None:
+    active_since(host, 80)
+    with health_of(host, 503) as left:
+        seen = look(run_module, host, probe="health", start_limit=90)
+    assert (seen["hung"], seen["health"], left) == (False, 503, [])
+
+
+def test_a_unit_that_does_not_run_does_not_hang(run_module: Run, host: Path) -> None:
+    active_since(host, 100)
+    unit = (host / "unit").read_text().replace("ActiveState=active", "ActiveState=failed")
+    (host / "unit").write_text(unit)
+    assert look(run_module, host, probe="health", start_limit=90)["hung"] is False

@@ -30,6 +30,7 @@ UNIT_PROPERTIES = (
     "MainPID",
     "NRestarts",
     "InvocationID",
+    "ActiveEnterTimestampMonotonic",
     "ExecMainCode",
     "ExecMainStatus",
     "FragmentPath",
@@ -40,6 +41,8 @@ UNIT_PROPERTIES = (
 # SGLang answers /health within 20 s even when its scheduler is stuck (SGLANG_HEALTH_CHECK_TIMEOUT).
 HEALTH_TIMEOUT = 25.0
 COMPLETION_TIMEOUT = 120.0
+# A server with a long prompt at work may be late once; three times, a minute in all, it is not at work.
+HUNG_TRIES = 3
 
 # What the parent process says when a child has died: true, and never the cause.
 _ECHOES = re.compile(
@@ -121,6 +124,16 @@ def judge(look: Mapping[str, Any], *, restarts_before: int, tokens: int) -> Verd
     if not look["same_process"]:
         return Verdict(Standing.FAILED, "the main process changed while it answered a completion")
     return Verdict(Standing.READY, f"answered a completion of {completion['tokens']} tokens")
+
+
+def active_for(unit: Mapping[str, str], now: float) -> float:
+    """For how long an active unit has been so, in seconds.
+
+    Args:
+        unit: its properties.
+        now: the host's monotonic clock, which systemd goes by as well.
+    """
+    return now - int(unit["ActiveEnterTimestampMonotonic"]) / 1_000_000
 
 
 def ending(unit: Mapping[str, str]) -> str:
