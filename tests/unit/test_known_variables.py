@@ -116,3 +116,29 @@ sglang_gateways:
         "groups. Give the gateway and the server a port of its own each. (on two)",
     ]
     assert "\n".join(message) in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("groups", "checked"),
+    [
+        ("", ["one"]),
+        ("sglang_gateways: {}", ["one"]),
+        ("sglang_gateways: {hosts: {two: }}", ["one", "two"]),
+    ],
+)
+def test_an_inventory_without_gateways_gets_no_warning(
+    tmp_path: Path, groups: str, checked: list[str]
+) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(f"sglang_servers: {{hosts: {{one: }}}}\n{groups}\n")
+    done = subprocess.run(
+        ["ansible-playbook", "-i", str(inventory), "site.yml", "--list-hosts"],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "WARNING" not in done.stderr + done.stdout
+    first = done.stdout.split("play #2")[0].split("hosts (")[1]
+    assert sorted(first.split()[1:]) == checked
