@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
+from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
 from ansible.plugins.action import ActionBase
 
 # To the controller, module_utils is something that is sent to hosts; it does not put it on its own import path.
@@ -19,6 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
 from blackwell import variables
 from blackwell.contradictions import RULES
+from blackwell.limits import LIMITS
 
 
 class ActionModule(ActionBase):
@@ -39,28 +41,29 @@ class ActionModule(ActionBase):
         known = variables.load_known(Path(args["roles"]), Path(args["playbooks"]))
 
         hosts = list(task_vars["ansible_play_hosts_all"])
-        wanted = variables.wanted_values(known, RULES)
+        rules = (*RULES, *LIMITS)
+        wanted = variables.wanted_values(known, rules)
         names: dict[str, set[str]] = {}
         values: dict[str, dict[str, Any]] = {}
+        unread: dict[str, dict[str, str]] = {}
         for host in hosts:
             own = task_vars["hostvars"][host]
-            names[host] = set(own)
-            values[host] = {}
+            names[host], values[host], unread[host] = set(own), {}, {}
             for name in wanted.intersection(names[host]):
                 try:
                     values[host][name] = own[name]
-                except AnsibleError:
-                    # It refers to something that is only known on the host, later.
-                    continue
+                except AnsibleError as error:
+                    # It refers to something that is only known on the host, later, or to a secret that is missing.
+                    unread[host][name] = str(error)
 
+        files = variables.variable_files(
+            [Path(source) for source in task_vars["ansible_inventory_sources"]],
+            Path(task_vars["playbook_dir"]),
+        )
         problems = variables.judge_names(names, known, foreign=args["foreign"])
-        problems += variables.judge_values(values, known, RULES)
-        if problems:
-            files = variables.variable_files(
-                [Path(source) for source in task_vars["ansible_inventory_sources"]],
-                Path(task_vars["playbook_dir"]),
-            )
-            problems = [replace(item, places=variables.locate(item.name, files)) for item in problems]
+        problems += variables.judge_secrets(unread, files)
+        problems += variables.judge_values(values, known, rules, DEFAULT_TYPE_VALIDATORS)
+        problems = [replace(item, places=variables.locate(item.name, files)) for item in problems]
 
         result: dict[str, Any] = {
             "changed": False,

@@ -9,7 +9,8 @@ description:
   - Holds the variables of every host of the play against those that the roles declare, and fails with all problems
     at once. It runs on the controller and connects to no host.
   - Refused are unknown names under this project's prefixes, names that are a slip of the finger away from a known
-    one, renamed names, values outside the choices of their variable, and values that contradict each other.
+    one, renamed names, values of another type than their variable's, outside its choices or its limits, values that
+    contradict each other, and references to C(vault_...) variables that nothing sets.
   - Variables of others are left alone.
 options:
   roles:

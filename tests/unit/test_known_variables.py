@@ -83,11 +83,50 @@ def test_a_foreign_variable_is_accepted_when_it_is_named(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout
 
 
+def test_a_value_of_another_type_is_said_in_one_line(tmp_path: Path) -> None:
+    done = check(tmp_path, GOOD.replace("eagle3_server_port: 30001", "eagle3_server_port: first"))
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert (
+        f"- eagle3_server_port [{tmp_path}/inventory/hosts.yml:7]: is 'first', a string, and an integer is wanted. "
+        "Write it like eagle3_server_port: 8.\n" in said
+    )
+    assert len(said.splitlines()) < 50
+
+
+def test_secrets_that_are_missing_say_which_file_to_make(tmp_path: Path) -> None:
+    folder = tmp_path / "inventory/group_vars/all"
+    folder.mkdir(parents=True)
+    (folder / "vault.yml.example").write_text('vault_server_key: ""\n')
+    (folder / "server.yml").write_text('eagle3_server_api_key: "{{ vault_server_key }}"\n')
+    hosts = GOOD + '    eagle3_server_extra_environment: {TOKEN: "{{ vault_token | default(omit) }}"}\n'
+    done = check(tmp_path, hosts)
+    assert done.returncode != 0
+    vault = folder / "vault.yml"
+    message = (
+        "- vault_server_key: is not set, and eagle3_server_api_key refers to it. "
+        f"Copy {vault}.example to vault.yml beside it, fill it in, and run ansible-vault encrypt {vault} "
+        '(README.md, "Use it in production", step 2).'
+    )
+    assert message in done.stdout + done.stderr
+    assert "1 variable of this inventory" in done.stdout + done.stderr
+
+    vault.write_text(f"vault_server_key: {'k' * 32}\n")
+    done = check(tmp_path, hosts)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    vault.write_text("vault_other_key: x\n")
+    done = check(tmp_path, hosts)
+    assert f"Add it: ansible-vault edit {vault} (README.md" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("inventory", sorted(path.name for path in (ROOT / "inventory").iterdir()))
 def test_the_inventories_of_this_project_pass(tmp_path: Path, inventory: str) -> None:
     (tmp_path / "play.yml").write_text(PLAY)
+    secrets = ROOT / "inventory" / inventory / "group_vars/all/vault.yml.example"
+    arguments = ["-e", f"@{secrets}"] if secrets.exists() else []
     done = subprocess.run(
-        ["ansible-playbook", "-i", f"inventory/{inventory}", str(tmp_path / "play.yml")],
+        ["ansible-playbook", "-i", f"inventory/{inventory}", str(tmp_path / "play.yml"), *arguments],
         cwd=ROOT,
         env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
         capture_output=True,

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blackwell import contradictions, variables
+from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
+from blackwell import contradictions, limits, variables
 from blackwell.variables import Problem, Renamed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,19 +200,21 @@ def test_counting_stops_at_the_limit() -> None:
 
 
 def test_a_value_outside_the_choices_is_refused(known: variables.Known) -> None:
-    (problem,) = variables.judge_values({"one": {"eagle3_server_profile": "eagel3"}}, known, ())
+    (problem,) = variables.judge_values(
+        {"one": {"eagle3_server_profile": "eagel3"}}, known, (), DEFAULT_TYPE_VALIDATORS
+    )
     assert str(problem) == "eagle3_server_profile: is 'eagel3'. Choose one of: eagle3, baseline, auto."
 
 
 def test_the_same_wrong_value_on_many_hosts_is_one_problem(known: variables.Known) -> None:
     hosts = {name: {"eagle3_server_profile": "eagel3"} for name in ("one", "two")}
-    (problem,) = variables.judge_values(hosts, known, ())
+    (problem,) = variables.judge_values(hosts, known, (), DEFAULT_TYPE_VALIDATORS)
     assert problem.hosts == ("one", "two")
 
 
 def test_a_default_with_a_template_is_not_guessed(known: variables.Known) -> None:
     rule = variables.Rule(("sglang_stack_root",), lambda values: "must not be read", "")
-    assert variables.judge_values({"one": {}}, known, [rule]) == []
+    assert variables.judge_values({"one": {}}, known, [rule], DEFAULT_TYPE_VALIDATORS) == []
 
 
 GUARDS = {"flashinfer-allreduce-guard": True, "flashinfer-trtllm-comm-sm120": True}
@@ -231,7 +234,9 @@ def ours() -> variables.Known:
 
 
 def contradict(ours: variables.Known, **values: Any) -> list[str]:
-    return [str(problem) for problem in variables.judge_values({"one": values}, ours, contradictions.RULES)]
+    rules = (*contradictions.RULES, *limits.LIMITS)
+    problems = variables.judge_values({"one": values}, ours, rules, DEFAULT_TYPE_VALIDATORS)
+    return [str(problem) for problem in problems]
 
 
 @pytest.mark.parametrize(
@@ -327,10 +332,13 @@ def test_settings_that_cannot_both_be_meant(
         {"group_names": BOTH_GROUPS},
         {"gateway_port": 30000, "group_names": ["sglang_servers"]},
         {"model_weights_target_repository": "a/b", "model_weights_target_revision": COMMIT},
-        # Of other types: the roles' argument specs are about these.
-        {"gateway_port": "http", "group_names": BOTH_GROUPS},
-        {**REAL, "eagle3_server_tensor_parallel_size": "all"},
-        {**REAL, "sm120_guards_enabled": ["flashinfer-allreduce-guard"]},
+        # What Ansible converts.
+        {"eagle3_server_port": "30001", "eagle3_server_mem_fraction_static": "0.8"},
+        {"eagle3_server_preload": "no", "preflight_waive": "acs,iommu", "throughput_check_concurrency": 8},
+        {"eagle3_server_extra_environment": "A=1 B=2", "eagle3_server_served_model_name": 2.5},
+        {"eagle3_server_tensor_parallel_size": 8.0, "eagle3_server_context_length": None},
+        {"sglang_stack_bundle": "", "sglang_stack_root": "/srv/sgläng-1.0"},
+        {"eagle3_server_extra_environment": {"A": None, "B": "true", "C": "1"}},
         {"throughput_check_runs_min": None},
     ],
 )
@@ -338,9 +346,121 @@ def test_settings_that_fit(ours: variables.Known, values: dict[str, Any]) -> Non
     assert contradict(ours, **values) == []
 
 
+BLANK = (
+    "It is a path on the host: absolute, and without blanks, quotes, colons, %, $ and backslashes, which systemd and "
+    "PATH read as something else."
+)
+BOOL = "Put it in quotes: without them YAML takes yes, no, on, off, true and false for bools."
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        # types
+        (
+            "eagle3_server_port",
+            "http",
+            "is 'http', a string, and an integer is wanted. Write it like NAME: 8.",
+        ),
+        ("eagle3_server_port", [1], "is [1], a list, and an integer is wanted. Write it like NAME: 8."),
+        (
+            "eagle3_server_tensor_parallel_size",
+            "8 cards",
+            "is '8 cards', a string, and an integer is wanted. Write it like NAME: 8.",
+        ),
+        (
+            "eagle3_server_mem_fraction_static",
+            "85%",
+            "is '85%', a string, and a number is wanted. Write it like NAME: 0.5.",
+        ),
+        (
+            "eagle3_server_preload",
+            "maybe",
+            "is 'maybe', a string, and a bool is wanted. Write it like NAME: true or false.",
+        ),
+        (
+            "preflight_waive",
+            {"acs": 1},
+            "is {'acs': 1}, a mapping, and a list is wanted. Write it like NAME: [one, two].",
+        ),
+        (
+            "throughput_check_concurrency",
+            [1, "many"],
+            "has an item that is 'many', a string, and an integer is wanted. Write it like NAME: 8.",
+        ),
+        (
+            "sm120_guards_enabled",
+            ["flashinfer-allreduce-guard"],
+            "is ['flashinfer-allreduce-guard'], a list, and a mapping is wanted. Write it like NAME: {name: value}.",
+        ),
+        ("eagle3_server_served_model_name", True, f"is True, a bool, and a string is wanted. {BOOL}"),
+        (
+            "eagle3_server_served_model_name",
+            ["x" * 80],
+            f"is ['{'x' * 58}..., a list, and a string is wanted. Write it like NAME: text.",
+        ),
+        ("eagle3_server_model_path", False, f"is False, a bool, and a path is wanted. {BOOL}"),
+        # A secret is not repeated.
+        (
+            "eagle3_server_api_key",
+            ["k" * 32],
+            "is not shown, a list, and a string is wanted. Write it like NAME: text.",
+        ),
+        # limits
+        ("eagle3_server_tensor_parallel_size", 0, "is 0. It is at least 1."),
+        ("eagle3_server_tensor_parallel_size", "-1", "is -1. It is at least 1."),
+        ("eagle3_server_port", 70000, "is 70000. A port is a number from 1 to 65535."),
+        ("eagle3_server_mem_fraction_static", 85, "is 85. It is a share of the memory, between 0 and 1."),
+        # paths
+        ("eagle3_server_model_path", "/models/kimi k2", f"is '/models/kimi k2', which holds ' '. {BLANK}"),
+        ("sglang_stack_root", "/opt/100%:a", f"is '/opt/100%:a', which holds '%' and ':'. {BLANK}"),
+        (
+            "eagle3_server_model_path",
+            "models/kimi",
+            f"is 'models/kimi', which is not an absolute path. {BLANK}",
+        ),
+        # environments
+        (
+            "eagle3_server_nccl_environment",
+            {"NCCL_P2P_DISABLE": True, "NCCL_MIN_NCHANNELS": 8, "NCCL_P2P_LEVEL": "SYS"},
+            "holds NCCL_P2P_DISABLE as a bool and NCCL_MIN_NCHANNELS as an integer, and an environment holds strings "
+            'alone. Put the value in quotes, as in NCCL_P2P_DISABLE: "1".',
+        ),
+    ],
+)
+def test_a_value_that_its_variable_cannot_have(
+    ours: variables.Known, name: str, value: Any, message: str
+) -> None:
+    follows = {"preflight_gpu_count": value} if name == "eagle3_server_tensor_parallel_size" else {}
+    said = [line for line in contradict(ours, **{name: value}, **follows) if line.startswith(f"{name}: ")]
+    assert said == [f"{name}: {message}".replace("NAME", name)]
+
+
 def test_every_rule_reads_variables_that_exist(ours: variables.Known) -> None:
-    for rule in contradictions.RULES:
+    for rule in (*contradictions.RULES, *limits.LIMITS):
         assert set(rule.reads) <= ours.names | {"group_names"}, rule.reads
+
+
+def test_every_environment_of_an_inventory_has_to_hold_strings(ours: variables.Known) -> None:
+    named = {
+        name
+        for name, option in ours.options.items()
+        if name.endswith("_environment") and option.type == "dict"
+    }
+    # These two follow the server's.
+    assert named - set(limits.ENVIRONMENTS) == {
+        "model_weights_profile_environment",
+        "preflight_nccl_environment",
+    }
+
+
+def test_no_declared_value_is_refused(ours: variables.Known) -> None:
+    literal = {
+        name: option.default
+        for name, option in ours.options.items()
+        if option.default is not None and "{{" not in str(option.default)
+    }
+    assert contradict(ours, **literal) == []
 
 
 # --- the message ---

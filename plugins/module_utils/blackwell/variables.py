@@ -25,12 +25,17 @@ _FAMILY = ("patch_", "rollout_", "sglang_")
 
 @dataclass(frozen=True)
 class Option:
-    """One public variable: where it is declared, what it may be, and what it is when nobody sets it."""
+    """One public variable: where it is declared, what it may be, and what it is when nobody sets it.
+
+    ``type`` and ``elements`` (of a list's items) are names of Ansible's argument specs.
+    """
 
     name: str
     role: str
     choices: tuple[Any, ...] = ()
     default: Any = None
+    type: str = "raw"
+    elements: str = "raw"
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,12 @@ def load_known(roles: Path, playbooks: Path) -> Known:
         for entry in _read(path)["argument_specs"].values():
             for name, about in (entry.get("options") or {}).items():
                 options[name] = Option(
-                    name, role, choices=tuple(about.get("choices") or ()), default=about.get("default")
+                    name,
+                    role,
+                    choices=tuple(about.get("choices") or ()),
+                    default=about.get("default"),
+                    type=about.get("type", "str"),
+                    elements=about.get("elements", "raw"),
                 )
 
     task_files = [path for folder in folders for path in sorted(folder.glob("tasks/**/*.yml"))]
@@ -244,29 +254,97 @@ def judge_names(
 
 
 def wanted_values(known: Known, rules: Sequence[Rule]) -> frozenset[str]:
-    """The variables whose values are judged: those with choices, and those that a rule reads."""
-    with_choices = {name for name, option in known.options.items() if option.choices}
-    return frozenset(with_choices.union(*(rule.reads for rule in rules)))
+    """The variables whose values are judged: those that are declared, and what else a rule reads."""
+    return frozenset(known.options).union(*(rule.reads for rule in rules))
+
+
+# How each type of an argument spec is called, and how one is written.
+_TYPES = {
+    "str": ("a string", "text"),
+    "path": ("a path", "/some/folder"),
+    "int": ("an integer", "8"),
+    "float": ("a number", "0.5"),
+    "bool": ("a bool", "true or false"),
+    "list": ("a list", "[one, two]"),
+    "dict": ("a mapping", "{name: value}"),
+}
+# A bool is an integer to Python, so it comes first.
+_KINDS = ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (Mapping, "dict"), (list, "list"))
+_SECRET = re.compile(r"_(api_key|token|password)$")
+_SHOWN = 60
+
+
+def _kind(value: Any) -> str:
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), type(value).__name__)
+
+
+def called(value: Any) -> str:
+    """What the type of a value is called in YAML, such as ``an integer``."""
+    kind = _kind(value)
+    return _TYPES[kind][0] if kind in _TYPES else kind
+
+
+def _wrong_type(
+    name: str, value: Any, wanted: str, elements: str, convert: Mapping[str, Callable[[Any], Any]]
+) -> tuple[str, str] | None:
+    """What is wrong with the type of a value, and what to write instead; None if it is right or convertible.
+
+    Ansible makes text of anything, and so ``"True"`` of a ``yes`` without quotes, which nobody means.
+    """
+    kind = _kind(value)
+    try:
+        if wanted in ("str", "path") and kind in ("bool", "list", "dict"):
+            raise TypeError
+        converted = convert[wanted](value) if wanted in convert else value
+    except (TypeError, ValueError):
+        shown = "not shown" if _SECRET.search(name) else repr(value)
+        if len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}..."
+        text = f"is {shown}, {called(value)}, and {_TYPES[wanted][0]} is wanted"
+        if wanted in ("str", "path") and kind == "bool":
+            return (
+                text,
+                "Put it in quotes: without them YAML takes yes, no, on, off, true and false for bools",
+            )
+        return text, f"Write it like {name}: {_TYPES[wanted][1]}"
+    if wanted == "list" and elements != "raw":
+        for item in converted:
+            wrong = _wrong_type(name, item, elements, "raw", convert)
+            if wrong:
+                return f"has an item that {wrong[0]}", wrong[1]
+    return None
 
 
 def judge_values(
-    values: Mapping[str, Mapping[str, Any]], known: Known, rules: Sequence[Rule]
+    values: Mapping[str, Mapping[str, Any]],
+    known: Known,
+    rules: Sequence[Rule],
+    convert: Mapping[str, Callable[[Any], Any]],
 ) -> list[Problem]:
     """Find values that their variable does not allow, and values that contradict each other.
 
     Args:
         values: for each host the variables that it sets and that can be read now.
         known: what the project declares; a default without a template stands in for a variable not set.
-        rules: what must hold between variables.
+        rules: what must hold of variables and between them.
+        convert: for each type of an argument spec, what makes a value one of that type or raises TypeError or
+            ValueError: Ansible's own, so that what it accepts is accepted here.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     for host, own in values.items():
         for name in sorted(own):
             option = known.options.get(name)
-            if option and option.choices and str(own[name]) not in map(str, option.choices):
+            if option is None:
+                continue
+            if option.choices and str(own[name]) not in map(str, option.choices):
                 text = f"is {own[name]!r}"
                 remedy = f"Choose one of: {', '.join(str(choice) for choice in option.choices)}"
                 found.setdefault((name, text, remedy), []).append(host)
+            # Null is as good as not set.
+            elif own[name] is not None:
+                wrong = _wrong_type(name, own[name], option.type, option.elements, convert)
+                if wrong:
+                    found.setdefault((name, *wrong), []).append(host)
         for rule in rules:
             seen = {}
             for name in rule.reads:
@@ -280,11 +358,51 @@ def judge_values(
             try:
                 text = rule.broken(seen)
             except (AttributeError, TypeError, ValueError):
-                continue  # a value of another type, which the role that declares it refuses in its own words
+                continue  # a value of another type, which is a problem of its own
             if text:
                 set_here = [name for name in rule.reads if name in own] or list(rule.reads)
                 found.setdefault((set_here[0], text, rule.remedy), []).append(host)
     return [Problem(name, text, remedy, tuple(on)) for (name, text, remedy), on in found.items()]
+
+
+def judge_secrets(unread: Mapping[str, Mapping[str, str]], files: Iterable[Path]) -> list[Problem]:
+    """Find secrets (``vault_...``) that variables of ours refer to and that nothing sets.
+
+    Other values that cannot be read yet may refer to what is only known on the host, and are left alone.
+
+    Args:
+        unread: for each host, why a variable cannot be read, in Ansible's words.
+        files: the files of the inventory; beside one of them an example of the vault is looked for.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for host, reasons in unread.items():
+        for name, reason in sorted(reasons.items()):
+            missing = re.search(r"'(vault_\w+)' is undefined", reason)
+            if missing:
+                found.setdefault(missing[1], {}).setdefault(name, []).append(host)
+    if not found:
+        return []
+
+    example = next((each for path in files if (each := path.with_name("vault.yml.example")).is_file()), None)
+    vault = example.with_suffix("") if example else None
+    if vault is None:
+        remedy = (
+            "Set it in a vault.yml in the inventory's group_vars/all, and run ansible-vault encrypt on that"
+        )
+    elif vault.exists():
+        remedy = f"Add it: ansible-vault edit {vault}"
+    else:
+        remedy = f"Copy {example} to vault.yml beside it, fill it in, and run ansible-vault encrypt {vault}"
+    remedy += ' (README.md, "Use it in production", step 2)'
+    return [
+        Problem(
+            secret,
+            f"is not set, and {' and '.join(readers)} refer{'' if len(readers) > 1 else 's'} to it",
+            remedy,
+            tuple(dict.fromkeys(host for on in readers.values() for host in on)),
+        )
+        for secret, readers in sorted(found.items())
+    ]
 
 
 def variable_files(inventories: Iterable[Path], playbook_dir: Path) -> list[Path]:
@@ -303,7 +421,8 @@ def variable_files(inventories: Iterable[Path], playbook_dir: Path) -> list[Path
         else:
             folders.append(source)
     for folder in folders:
-        files.update(path for path in folder.rglob("*") if path.is_file())
+        # An example is read by nobody.
+        files.update(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".example")
     return sorted(files)
 
 
