@@ -142,6 +142,39 @@ def test_a_name_that_was_meant_for_us_is_refused(known: variables.Known, name: s
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("eagle3_server_tp", "eagle3_server_tensor_parallel_size"),
+        ("eagle3_server_tp_size", "eagle3_server_tensor_parallel_size"),
+        ("eagle3_server_tp_sise", "eagle3_server_tensor_parallel_size"),
+        ("eagle3_server_tensor_parallel", "eagle3_server_tensor_parallel_size"),
+        ("eagle3_server_mem_fraction", "eagle3_server_mem_fraction_static"),
+        ("eagle3_server_speculative_draft_model_path", "eagle3_server_draft_model_path"),
+        ("eagle3_server_speculative_algorithm", "eagle3_server_profile"),
+        ("sglang_tp_size", "eagle3_server_tensor_parallel_size"),
+        ("sglang_mem_fraction_static", "eagle3_server_mem_fraction_static"),
+        ("sglang_port", "eagle3_server_port"),
+        ("sglang_stack_port", "eagle3_server_port"),
+        ("tp_size", "eagle3_server_tensor_parallel_size"),
+        ("mem_fraction_static", "eagle3_server_mem_fraction_static"),
+        ("speculative_num_steps", "eagle3_server_speculative_num_steps"),
+        # An edit away, not another role's.
+        ("gateway_prot", "gateway_port"),
+        ("sglang_stack_pyton", "sglang_stack_python"),
+    ],
+)
+def test_sglang_s_own_names_and_short_ones_are_understood(
+    ours: variables.Known, name: str, meant: str
+) -> None:
+    (problem,) = judge(ours, name)
+    assert problem.remedy.startswith(f"Write {meant}, or name it in preflight_foreign_variables")
+
+
+def test_every_name_of_sglang_s_stands_for_a_variable(ours: variables.Known) -> None:
+    assert set(variables.SGLANG_NAMES.values()) <= set(ours.options)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "eagle3_server_port",

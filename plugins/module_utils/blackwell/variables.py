@@ -19,6 +19,32 @@ import yaml
 _SET_FACT = ("ansible.builtin.set_fact", "set_fact")
 # What a task may be nested in.
 _NESTED = ("tasks", "pre_tasks", "post_tasks", "block", "rescue", "always")
+# SGLang's own names for what a variable of ours sets, and what they are shortened to. Nobody else calls anything so,
+# and whoever knows SGLang writes them first.
+SGLANG_NAMES: Mapping[str, str] = {
+    "tp_size": "eagle3_server_tensor_parallel_size",
+    "mem_fraction_static": "eagle3_server_mem_fraction_static",
+    "cuda_graph_max_bs": "eagle3_server_cuda_graph_max_bs",
+    "moe_runner_backend": "eagle3_server_moe_runner_backend",
+    "fp4_gemm_backend": "eagle3_server_fp4_gemm_backend",
+    "enable_flashinfer_allreduce_fusion": "eagle3_server_enable_flashinfer_allreduce_fusion",
+    "speculative_algorithm": "eagle3_server_profile",
+    "speculative_draft_model_path": "eagle3_server_draft_model_path",
+    "speculative_draft_model_quantization": "eagle3_server_draft_quantization",
+    "speculative_draft_attention_backend": "eagle3_server_draft_attention_backend",
+    "speculative_num_steps": "eagle3_server_speculative_num_steps",
+    "speculative_eagle_topk": "eagle3_server_speculative_eagle_topk",
+    "speculative_num_draft_tokens": "eagle3_server_speculative_num_draft_tokens",
+}
+# What these mean is only clear behind a prefix of ours.
+_SHORT_NAMES: Mapping[str, str] = {
+    "tp": "eagle3_server_tensor_parallel_size",
+    "tensor_parallel": "eagle3_server_tensor_parallel_size",
+    "model": "eagle3_server_model_path",
+    "draft_model": "eagle3_server_draft_model_path",
+    "mem_fraction": "eagle3_server_mem_fraction_static",
+    "max_bs": "eagle3_server_cuda_graph_max_bs",
+}
 # Prefixes that are ours although no role has this very name.
 _FAMILY = ("patch_", "rollout_", "sglang_")
 
@@ -207,6 +233,23 @@ def nearest(name: str, known: Iterable[str], limit: int) -> str:
     return found[1] if found[0] <= limit else ""
 
 
+def _guess(name: str, known: Known) -> str:
+    """The variable that a name under one of our prefixes was meant for, or nothing."""
+    # SGLang's names count as names of the server's variables, so that a slip in one of them is seen as well.
+    meant = {known_name: known_name for known_name in known.names}
+    meant.update(
+        (f"eagle3_server_{short}", ours)
+        for short, ours in (*_SHORT_NAMES.items(), *SGLANG_NAMES.items())
+        if ours in known.options and f"eagle3_server_{short}" not in meant
+    )
+    for prefix in known.prefixes:
+        if name.startswith(prefix) and f"eagle3_server_{name[len(prefix) :]}" in meant:
+            return meant[f"eagle3_server_{name[len(prefix) :]}"]
+    # Under our own prefix a far guess still helps.
+    near = nearest(name, meant, max(3, len(name) // 3))
+    return meant[near] if near else ""
+
+
 def judge_names(
     names: Mapping[str, Iterable[str]],
     known: Known,
@@ -238,11 +281,13 @@ def judge_names(
             text = f"was renamed in {item.since}"
             remedy = f"Set {item.new} instead"
         elif known.owns(name):
-            # Under our own prefix a far guess still helps.
-            guess = nearest(name, candidates, max(3, len(name) // 3))
+            guess = _guess(name, known)
             text = "no role of this project knows this variable"
             remedy = f"Write {guess}" if guess else "Remove it"
             remedy += ", or name it in preflight_foreign_variables if something else reads it"
+        elif SGLANG_NAMES.get(name) in known.options:
+            text = "is SGLang's name, and no role of this project knows it"
+            remedy = f"Write {SGLANG_NAMES[name]}, or name it in preflight_foreign_variables if something else reads it"
         else:
             guess = nearest(name, candidates, _slips(name))
             if not guess:
