@@ -65,6 +65,12 @@ TRIED: dict[str, dict[str, Any]] = {
     "spec-v2-0.5.13": {"sglang_stack_release": {**RELEASE, "sglang_version": "0.5.13.post1"}},
     "spec-v2-0.5.14": {"sglang_stack_release": {**RELEASE, "sglang_version": "0.5.14"}},
     "cpu": {"sglang_stack_release": {**RELEASE, "engine": "cpu"}},
+    "cpu-few": {
+        "sglang_stack_release": {**RELEASE, "engine": "cpu"},
+        "eagle3_server_max_running_requests": 5,
+        "eagle3_server_mem_fraction_static": 0.5,
+        "eagle3_server_extra_arguments": {"max_total_tokens": 4096},
+    },
     "unknown-profile": {"eagle3_server_profile": "eagle4"},
     "sm100-attention": {"eagle3_server_attention_backend": "trtllm_mla"},
     "sm90-decode": {"eagle3_server_extra_arguments": {"decode_attention_backend": "fa3"}},
@@ -276,10 +282,18 @@ def test_the_cpu_engine_takes_away_what_needs_a_gpu(
     assert not rendered["cpu"]["environment"]["CUDA_HOME"]
 
 
+def test_the_cpu_engine_leaves_what_needs_no_gpu_to_the_inventory(rendered: dict[str, Any]) -> None:
+    arguments = rendered["cpu-few"]["profiles"]["eagle3"]["arguments"]
+    assert arguments["max_running_requests"] == 5
+    # Its memory is its own, unless SGLang's own name for it is given.
+    assert (arguments["mem_fraction_static"], arguments["max_total_tokens"]) == (0.1, 4096)
+
+
 def test_the_sandbox_inventory_is_taken(sglang: Parser, repository: Path, tmp_path: Path) -> None:
     hosts = {"sandbox-1": {"sglang_stack_release": {**RELEASE, "engine": "cpu"}}}
     arguments = render(repository, tmp_path, "sandbox", hosts)["sandbox-1"]["profiles"]["eagle3"]["arguments"]
-    assert parse(sglang, tmp_path, arguments).model_path == "/srv/models/target"
+    parsed = parse(sglang, tmp_path, arguments)
+    assert (parsed.model_path, parsed.max_running_requests) == ("/srv/models/target", 8)
 
 
 @pytest.mark.parametrize(
