@@ -137,8 +137,9 @@ def target(wanted: Environment) -> State:
 def ensure(wanted: Environment, *, dry_run: bool = False) -> tuple[State, State]:
     """Make the environment what the lock says.
 
-    A half-made environment of a release without a manifest is removed and built again. One that was complete
-    is mended: only what differs is touched.
+    A half-made environment of a release without a manifest is removed and built again, and its release is removed
+    when that fails: nothing would use it, and it would take the space of a release. One that was complete is
+    mended: only what differs is touched.
 
     Args:
         wanted: the release.
@@ -166,13 +167,21 @@ def ensure(wanted: Environment, *, dry_run: bool = False) -> tuple[State, State]
 
     make_folder(wanted.release)
     with _only_one(wanted.release) as held:
-        if packages_differ:
-            # Looked at again: another run may have finished it in the meantime, and it may be serving by now.
-            now = look(wanted)
-            _install(wanted, python, held, rebuild=not now.whole and not now.sealed)
-        _write_overlay(wanted)
-        if packages_differ:
-            replace(wanted.venv / MARKER, json.dumps({"lock": wanted.lock.digest, "python": python}) + "\n")
+        # Looked at again: another run may have finished it in the meantime, and it may be serving by now.
+        now = look(wanted)
+        rebuild = not now.whole and not now.sealed
+        try:
+            if packages_differ:
+                _install(wanted, python, held, rebuild=rebuild)
+            _write_overlay(wanted)
+            if packages_differ:
+                replace(
+                    wanted.venv / MARKER, json.dumps({"lock": wanted.lock.digest, "python": python}) + "\n"
+                )
+        except BaseException:
+            if rebuild:
+                shutil.rmtree(wanted.release, ignore_errors=True)
+            raise
     return before, after
 
 

@@ -306,6 +306,34 @@ def test_a_wheel_with_another_checksum_is_named(wanted: Environment) -> None:
     assert not environment.look(wanted).whole
 
 
+@pytest.mark.parametrize("left_by_a_kill", [False, True])
+def test_a_release_that_cannot_be_finished_is_removed(wanted: Environment, left_by_a_kill: bool) -> None:
+    if left_by_a_kill:
+        wanted.venv.mkdir(parents=True)
+    wheel = wanted.wheels / "beta-1.1-py3-none-any.whl"
+    content = wheel.read_bytes()
+    wheel.write_bytes(content[:-1] + b"?")
+    assert "beta-1.1-py3-none-any.whl has sha256" in refusal(wanted)
+    assert list(wanted.release.parent.iterdir()) == []
+    wheel.write_bytes(content)
+    assert changed(wanted)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_release_that_was_finished_is_not_removed_when_it_cannot_be_mended(
+    wanted: Environment, make_wheel: WheelMaker, sealed: bool
+) -> None:
+    ensure(wanted)
+    if sealed:
+        (wanted.release / "manifest.json").touch()
+    (wanted.site_packages / "alpha.py").unlink()
+    (wanted.site_packages / "alpha-1.0.dist-info").rename(wanted.site_packages / "alpha-0.9.dist-info")
+    wheel = wanted.wheels / "alpha-1.0-py3-none-any.whl"
+    wheel.write_bytes(wheel.read_bytes()[:-1] + b"?")
+    assert "alpha-1.0-py3-none-any.whl has sha256" in refusal(wanted)
+    assert ask(wanted, "import beta; print(beta.version)") == "1.1"
+
+
 def test_a_uv_with_another_checksum_is_never_run(wanted: Environment) -> None:
     wrong = dataclasses.replace(wanted.uv, sha256="0" * 64)
     assert refusal(dataclasses.replace(wanted, uv=wrong)) == (
