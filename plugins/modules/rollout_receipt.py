@@ -59,8 +59,10 @@ options:
     default: []
   running:
     description:
-      - What runs now, with C(deployment), C(files), C(release) and C(fingerprint), to be compared with the newest
-        accepted receipt.
+      - What runs now, to be compared with the newest accepted receipt, with C(deployment), C(files), C(release) and
+        C(fingerprint).
+      - C(edited) are files that were changed since the server was started, C(refuses) says whether the host refuses
+        clients, and C(left_out_by) are gateways that send it no requests until a rollout puts it back.
     type: dict
   keep:
     description: How many receipts stay on the host.
@@ -92,7 +94,7 @@ accepted:
   type: dict
 pending:
   description: What is known of the rollout that runs now, or was broken off.
-  returned: O(state=begun)
+  returned: unless O(state=ended), null if there is none
   type: dict
 differences:
   description: What is not as that receipt says, each as one sentence.
@@ -137,14 +139,15 @@ def main() -> None:
     folder = Path(given["folder"])
     earlier = receipt.read_all(folder)
     if module.check_mode or given["state"] == "read":
+        pending = receipt.pending(folder)
         accepted = [entry for entry in earlier if entry["outcome"] == receipt.ACCEPTED]
         module.exit_json(
             changed=given["state"] != "read",
-            pending={},
+            pending=pending,
             receipt=earlier[0] if earlier else None,
             accepted=accepted[0] if accepted else None,
             expected=receipt.expected(earlier),
-            differences=receipt.differences(accepted[0], given["running"])
+            differences=receipt.differences(accepted[0], given["running"], pending)
             if accepted and given["running"]
             else [],
         )

@@ -165,11 +165,26 @@ def test_what_runs_as_accepted_differs_in_nothing(tmp_path: Path) -> None:
         ({"files": {"eagle3.yaml": "5"}}, "eagle3.yaml is another one"),
         ({"release": "other"}, "current is other"),
         ({"fingerprint": "ba9876543210"}, "fingerprint"),
+        ({"edited": ["/etc/sglang/d/eagle3.env"]}, "/etc/sglang/d/eagle3.env was edited, or is gone"),
+        ({"refuses": True}, "it refuses new connections of clients"),
+        ({"left_out_by": ["gateway-1"]}, "gateway-1 sends it no requests until a rollout puts it back"),
     ],
 )
 def test_each_difference_is_named(tmp_path: Path, given: dict[str, Any], said: str) -> None:
     found = receipt.differences(write(tmp_path), running(**given))
     assert len(found) == 1 and said in found[0]
+
+
+def test_a_rollout_that_was_broken_off_is_a_difference(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    write(tmp_path)
+    look = {"folder": str(tmp_path), "state": "read", "running": running()}
+    assert run_module("rollout_receipt", look)["differences"] == []
+    receipt.begin(tmp_path, "gpu-1", found=FOUND, now=1772014500.0)
+    assert run_module("rollout_receipt", look)["differences"] == [
+        "a rollout that began at 2026-02-25 10:15 UTC has not ended: it is under way, or was broken off"
+    ]
 
 
 def test_the_module_begins_ends_and_reads(run_module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def begin(folder: Path, host: str, *, found: Mapping[str, Any] | None, now: floa
         found: what is accepted on the host; None before a first deployment.
         now: seconds since the epoch.
     """
-    broken = _read(folder / PENDING) or {}
-    pending = {
+    broken = pending(folder) or {}
+    begun = {
         "schema": SCHEMA,
         "id": name_of(now, host),
         "host": host,
@@ -58,8 +58,13 @@ def begin(folder: Path, host: str, *, found: Mapping[str, Any] | None, now: floa
         "first_began": broken.get("first_began", now),
         "broken_runs": broken.get("broken_runs", -1) + 1,
     }
-    replace(folder / PENDING, _text(pending))
-    return pending
+    replace(folder / PENDING, _text(begun))
+    return begun
+
+
+def pending(folder: Path) -> dict[str, Any] | None:
+    """The receipt of the rollout that runs now, or was broken off; None without one."""
+    return _read(folder / PENDING)
 
 
 def end(
@@ -90,8 +95,8 @@ def end(
     Raises:
         OperatorError: no rollout is pending.
     """
-    pending = _read(folder / PENDING)
-    if pending is None:
+    begun = pending(folder)
+    if begun is None:
         raise OperatorError(
             "No rollout is pending on this host",
             found=f"no {folder / PENDING}",
@@ -100,7 +105,7 @@ def end(
         )
     phases = phases_of(marks, now)
     receipt = {
-        **pending,
+        **begun,
         "ended": now,
         "outcome": outcome,
         "reason": reason,
@@ -154,12 +159,15 @@ def expected(receipts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {phase: round(statistics.median(values), 1) for phase, values in seconds.items()}
 
 
-def differences(receipt: Mapping[str, Any], running: Mapping[str, Any]) -> list[str]:
-    """What runs now, and did not when the receipt was written; empty when all is as it was.
+def differences(
+    receipt: Mapping[str, Any], running: Mapping[str, Any], unfinished: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What is not as it was when the receipt was written, a sentence each; empty when all is.
 
     Args:
         receipt: the last accepted one.
-        running: ``deployment`` and ``files`` of the running process, and ``release`` of the link ``current``.
+        running: what the option ``running`` of the module ``rollout_receipt`` says.
+        unfinished: the rollout that is pending.
     """
     serves = receipt["serves"] or {}
     found = []
@@ -178,6 +186,19 @@ def differences(receipt: Mapping[str, Any], running: Mapping[str, Any]) -> list[
         running["fingerprint"],
     ):
         found.append("the host is another one: hardware, driver or kernel settings changed (fingerprint)")
+    found += [
+        f"{file} was edited, or is gone, since the server was started with it"
+        for file in running.get("edited") or []
+    ]
+    if unfinished:
+        began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(unfinished["began"]))
+        found.append(f"a rollout that began at {began} has not ended: it is under way, or was broken off")
+    if running.get("refuses"):
+        found.append("it refuses new connections of clients (nft list table inet sglang_rollout)")
+    found += [
+        f"{gateway} sends it no requests until a rollout puts it back"
+        for gateway in running.get("left_out_by") or []
+    ]
     return found
 
 
