@@ -60,7 +60,8 @@ class ActionModule(ActionBase):
             [Path(source) for source in task_vars["ansible_inventory_sources"]],
             Path(task_vars["playbook_dir"]),
         )
-        problems = variables.judge_names(names, known, foreign=args["foreign"])
+        problems = variables.judge_hosts(hosts)
+        problems += variables.judge_names(names, known, foreign=args["foreign"])
         problems += variables.judge_secrets(unread, files)
         problems += variables.judge_values(values, known, rules, DEFAULT_TYPE_VALIDATORS)
         problems = [replace(item, places=variables.locate(item.name, files)) for item in problems]

@@ -113,7 +113,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    url = given["worker"]
+    # smg writes names of hosts in lower case, whatever the manifest has, and answers by them.
+    url = given["worker"].lower()
     workers: dict[str, gateway.Worker] = {}
     try:
         access = gateway.Access.read(Path(given["config"]))

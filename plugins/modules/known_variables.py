@@ -10,7 +10,8 @@ description:
     at once. It runs on the controller and connects to no host.
   - Refused are unknown names under this project's prefixes, names that are a slip of the finger away from a known
     one, renamed names, values of another type than their variable's, outside its choices or its limits, values that
-    contradict each other, and references to C(vault_...) variables that nothing sets.
+    contradict each other, references to C(vault_...) variables that nothing sets, and names of hosts that cannot stand
+    in the name of a file and in an address.
   - Variables of others are left alone.
 options:
   roles:

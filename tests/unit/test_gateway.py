@@ -231,6 +231,13 @@ def test_a_host_that_the_gateway_cannot_reach_is_said(change: Any) -> None:
     assert said["failed"] and "Expected: ready" in said["msg"]
 
 
+def test_a_host_with_capitals_in_its_name_is_one_host(servers: list[StandIn], change: Any) -> None:
+    url = servers[0].url.replace("127.0.0.1", "LocalHost")
+    assert change(url, "serving")["now"] == "serving"
+    again = change(url.lower(), "serving")
+    assert not again["changed"] and again["serving"] == [url.lower()], again
+
+
 def test_nobody_without_the_key_adds_a_host(front: gateways.Gateway) -> None:
     request = urllib.request.Request(f"{front.url}/workers", b'{"url": "http://127.0.0.1:1"}', method="POST")
     with pytest.raises(urllib.error.HTTPError) as refused:

@@ -94,6 +94,12 @@ def test_a_value_of_another_type_is_said_in_one_line(tmp_path: Path) -> None:
     assert len(said.splitlines()) < 50
 
 
+def test_a_host_after_which_nothing_can_be_called_is_refused(tmp_path: Path) -> None:
+    done = check(tmp_path, GOOD.replace("    two:", "    GPU two:"))
+    assert done.returncode != 0
+    assert "- inventory_hostname: is 'GPU two', and receipts, reports" in done.stdout + done.stderr
+
+
 def test_secrets_that_are_missing_say_which_file_to_make(tmp_path: Path) -> None:
     folder = tmp_path / "inventory/group_vars/all"
     folder.mkdir(parents=True)

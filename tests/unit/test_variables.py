@@ -496,6 +496,36 @@ def test_no_declared_value_is_refused(ours: variables.Known) -> None:
     assert contradict(ours, **literal) == []
 
 
+# --- names of hosts ---
+
+
+@pytest.mark.parametrize(
+    "host", ["gpu-1", "GPU-1", "gpu_1", "gpu-1.rack2.example.com", "192.0.2.1", "1", "_old", "localhost"]
+)
+def test_names_of_hosts_that_files_and_addresses_can_have(host: str) -> None:
+    assert variables.judge_hosts([host, "other"]) == []
+
+
+@pytest.mark.parametrize(
+    "host", ["gpu 1", "gpü-1", "gpu/1", "..", ".gpu", "-gpu", "2001:db8::1", "gpu*", "a~1", ""]
+)
+def test_a_name_of_a_host_that_a_file_or_an_address_cannot_have(host: str) -> None:
+    (problem,) = variables.judge_hosts(["gpu-1", host])
+    assert str(problem) == (
+        f"inventory_hostname: is {host!r}, and receipts, reports and addresses are called after it. Name the host with "
+        "letters, digits, dots, hyphens and underscores, beginning with none of . and -, and put its address into "
+        "ansible_host."
+    )
+
+
+def test_names_of_hosts_that_differ_by_case_only() -> None:
+    (problem,) = variables.judge_hosts(["gpu-1", "GPU-1", "gpu-2"])
+    assert str(problem) == (
+        "inventory_hostname: is 'gpu-1' and 'GPU-1', which are one name where case does not count. Name all but one of "
+        "them differently."
+    )
+
+
 # --- the message ---
 
 

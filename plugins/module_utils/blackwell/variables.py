@@ -298,6 +298,31 @@ def judge_names(
     return problems
 
 
+# What is the same in a file's name, in a URL, in a pattern of hosts and in a terminal.
+_HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def judge_hosts(hosts: Iterable[str]) -> list[Problem]:
+    """Find names of hosts after which no receipt, report or address can be called, or which two would share."""
+    problems = []
+    same: dict[str, list[str]] = {}
+    for host in hosts:
+        same.setdefault(host.lower(), []).append(host)
+        if not _HOST_NAME.fullmatch(host):
+            text = f"is {host!r}, and receipts, reports and addresses are called after it"
+            remedy = (
+                "Name the host with letters, digits, dots, hyphens and underscores, beginning with none of . and -, "
+                "and put its address into ansible_host"
+            )
+            problems.append(Problem("inventory_hostname", text, remedy, (host,)))
+    for alike in same.values():
+        if len(alike) > 1:
+            text = f"is {' and '.join(map(repr, alike))}, which are one name where case does not count"
+            remedy = "Name all but one of them differently"
+            problems.append(Problem("inventory_hostname", text, remedy, tuple(alike)))
+    return problems
+
+
 def wanted_values(known: Known, rules: Sequence[Rule]) -> frozenset[str]:
     """The variables whose values are judged: those that are declared, and what else a rule reads."""
     return frozenset(known.options).union(*(rule.reads for rule in rules))
