@@ -461,11 +461,24 @@ class TestPolicy:
 
     @pytest.mark.parametrize(
         "settings",
-        [{"margin": 5}, {"margin": "much"}, {"min_runs": 21}, {"floors": {"eagle3": {1: {"decode": 80}}}}],
+        [
+            {"margin": 5},
+            {"margin": "much"},
+            {"margins": {"decode_tok_s": 0.6}},
+            {"margins": {"ttft_s": 1.1}},
+            {"min_runs": 21},
+            {"floors": {"eagle3": {1: {"decode": 80}}}},
+        ],
     )
     def test_values_without_sense_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(OperatorError):
             Policy.from_dict(settings)
+
+    def test_a_time_has_a_margin_of_its_own_that_may_be_wide(self) -> None:
+        policy = Policy.from_dict({"margin": 0.3, "margins": {"ttft_s": "0.6"}, "max_runs": 5})
+        slow = judge(make_result(runs=5, ttft=1.4), BASELINE, policy)
+        assert {f.figure: f.outcome for f in slow.findings}["ttft_s"] == "pass"
+        assert judge(make_result(runs=5, ttft=1.9), BASELINE, policy).outcome == "fail"
 
     def test_numbers_may_be_text_and_what_is_empty_is_the_default(self) -> None:
         given = {

@@ -21,7 +21,7 @@ class Policy:
 
     Args:
         margin: loss of a figure that is still as good as the baseline, as a fraction (for ``ttft_s``: rise).
-        margins: the same for single figures. TTFT has twice the margin because it is short and noisy.
+        margins: the same for single figures, below 0.5, and below 1 for times. TTFT has twice the margin because it is short and noisy.
         floors: profile -> point -> figure -> value. They decide when there is no baseline. A point is a
             concurrency (``8``) or a concurrency and a kind of prompts (``1/long``). For a figure of which
             less is better (``ttft_s``) the value is a ceiling.
@@ -55,9 +55,13 @@ class Policy:
                 expected="1 <= least <= most",
             )
         for name, value in (("margin", self.margin), ("error_rate", self.error_rate), *self.margins.items()):
-            if not 0 < value < 0.5:
+            # Half a speed is half the work; half as much time again is a wait.
+            limit = 1.0 if name in FIGURES and FIGURES[name].less_is_better else 0.5
+            if not 0 < value < limit:
                 raise OperatorError(
-                    f"{name} is out of range", found=str(value), expected="a fraction between 0 and 0.5"
+                    f"{name} is out of range",
+                    found=str(value),
+                    expected=f"a fraction between 0 and {limit:g}",
                 )
         named = set(self.margins).union(
             *(figures for points in self.floors.values() for figures in points.values())
