@@ -45,6 +45,18 @@ def load(fleet: Fleet) -> Load:
     return Load(fleet.gateway_url, MODEL, answer, TOKENS)
 
 
+def turns(fleet: Fleet) -> str:
+    """A table of each host's turn: what the server took, what was measured, and what is left for the controller."""
+    lines = ["| host | drain to restore, s | no answer, s | proof, s | the rest: Ansible, s |", "|---|--:|--:|--:|--:|"]
+    for host in fleet.hosts:
+        seen = fleet.receipt(host)
+        turn = sum(phase["seconds"] for phase in seen["phases"])
+        proof = sum(phase["seconds"] for phase in seen["phases"] if phase["phase"] in ("compare", "prove"))
+        outage = seen["outage"]["seconds"]
+        lines.append(f"| {host} | {turn:.1f} | {outage:.1f} | {proof:.1f} | {turn - outage - proof:.1f} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Show the upgrade; status 1 when a request was lost."""
     parser = argparse.ArgumentParser(description="A real rolling upgrade under load, to watch.")
@@ -70,6 +82,7 @@ def main() -> int:
     ]  # fmt: skip
     with asked.running(clients=given.clients, at_least=given.requests):
         status = subprocess.run(command, cwd=ROOT).returncode
+    print(turns(fleet))
     if not given.keep_hosts:
         fleet.down()
     return report(asked) or status

@@ -31,7 +31,7 @@ def test_no_request_is_lost_in_the_real_upgrade(fleet: Fleet, capsys: pytest.Cap
     with load.running(clients=4, at_least=2000):
         upgrade = real.play("upgrade.yml", sglang_version=real.NEW)
     with capsys.disabled():
-        print(f"\n{load}")
+        print(f"\n{load}\n\n{real.turns(fleet)}")
 
     assert not load.lost, load.lost[:10]
     assert len(load.requests) >= 2000 and load.streamed >= 1000
