@@ -5,10 +5,12 @@
     python3 benchmarks/aiperf_agreement.py --url http://127.0.0.1:30000 --tokenizer /srv/models/target \\
         --python /opt/sglang/current/venv/bin/python --aiperf /tmp/aiperf/bin/aiperf
 
-Rounds are interleaved (ours, AIPerf, ours, ...), each on a flushed cache, with the same prompts, the same number of
-answer tokens and as many requests in flight. AIPerf comes through the chat interface and counts tokens from its usage;
-the check comes through /generate. What is compared are medians over rounds. Keys are read from SGLANG_API_KEY and
-SGLANG_ADMIN_KEY.
+A round is one run of each on a flushed cache, with the same prompts, the same number of answer tokens and as many
+requests in flight; which of the two comes first alternates. AIPerf comes through the chat interface and counts tokens
+from its usage; the check comes through /generate. Compared are the medians over rounds, and the two runs of each round
+as a pair, with a 95 % interval. The interquartile range is that of the check's runs, in percent of their median: the
+check reads a server of known speed to 0.01 %, so of the decode rate it is the server's own noise. Ctrl-C ends the
+rounds; what was complete is reported. Keys are read from SGLANG_API_KEY and SGLANG_ADMIN_KEY.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
 from blackwell.throughput.bench import Bench, Load
+from blackwell.throughput.intervals import median_interval
 from blackwell.throughput.prompts import Prompt, load
 from blackwell.throughput.server import Server
 
@@ -48,27 +51,50 @@ def main() -> None:
     given = parser.parse_args()
     server = Server(given.url, os.environ.get("SGLANG_API_KEY", ""), os.environ.get("SGLANG_ADMIN_KEY", ""))
     prompts = load(PROMPTS).pick(given.requests)
-    seen: dict[str, dict[str, list[float]]] = {name: {"check": [], "AIPerf": []} for name in FIGURES}
-    with Bench(given.python, server.url, server.api_key, given.tokenizer, "", given.environment) as bench:
-        ours(server, bench, prompts, given)  # The kernels are warm from here on.
-        for number in range(given.rounds):
-            for tool, take in (
-                ("check", lambda: ours(server, bench, prompts, given)),
-                ("AIPerf", lambda: theirs(server, prompts, given)),
-            ):
-                for name, value in take().items():
-                    seen[name][tool].append(value)
-            last = "; ".join(
-                f"{name}: " + ", ".join(f"{tool} {values[-1]:.4g}" for tool, values in by_tool.items())
-                for name, by_tool in seen.items()
-            )
-            print(f"round {number + 1} of {given.rounds}: {last}", file=sys.stderr)
-    print("| figure | check | AIPerf | difference | spread of the check | spread of AIPerf |")
-    print("|---|---|---|---|---|---|")
-    for name, by_tool in seen.items():
-        check, aiperf = (statistics.median(by_tool[tool]) for tool in ("check", "AIPerf"))
-        spreads = [f"{min(values):.4g} to {max(values):.4g}" for values in by_tool.values()]
-        print(f"| {name} | {check:.4g} | {aiperf:.4g} | {check / aiperf - 1:+.1%} | {' | '.join(spreads)} |")
+    rounds: list[dict[str, dict[str, float]]] = []
+    try:
+        with Bench(given.python, server.url, server.api_key, given.tokenizer, "", given.environment) as bench:
+            ours(server, bench, prompts, given)  # The kernels are warm from here on.
+            while len(rounds) < given.rounds:
+                taken: dict[str, dict[str, float]] = {}
+                for tool in ("check", "AIPerf") if len(rounds) % 2 == 0 else ("AIPerf", "check"):
+                    if tool == "check":
+                        taken[tool] = ours(server, bench, prompts, given)
+                    else:
+                        taken[tool] = theirs(server, prompts, given)
+                rounds.append(taken)
+                last = "; ".join(
+                    f"{name}: " + ", ".join(f"{tool} {said[name]:.4g}" for tool, said in taken.items())
+                    for name in FIGURES
+                )
+                print(f"round {len(rounds)} of {given.rounds}: {last}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print(table(rounds))
+
+
+def table(rounds: list[dict[str, dict[str, float]]]) -> str:
+    """What the rounds say, each of which has the figures by tool."""
+    lines = [f"{len(rounds)} rounds"]
+    if len(rounds) < 2:
+        return lines[0]
+    columns = ["figure", "check", "AIPerf", "difference", "of pairs (95 %)", "interquartile range"]
+    columns += ["spread of the check", "spread of AIPerf"]
+    lines += ["", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for name in FIGURES:
+        check, aiperf = ([taken[tool][name] for taken in rounds] for tool in ("check", "AIPerf"))
+        pairs = [one / other for one, other in zip(check, aiperf)]
+        interval = median_interval(pairs, 0.025)
+        lower, middle, upper = statistics.quantiles(check, n=4, method="inclusive")
+        cells = [name, f"{middle:.4g}", f"{statistics.median(aiperf):.4g}"]
+        cells += [f"{middle / statistics.median(aiperf) - 1:+.1%}"]
+        cells += [
+            f"{statistics.median(pairs) - 1:+.1%} ({interval.low - 1:+.1%} to {interval.high - 1:+.1%})"
+        ]
+        cells += [f"{(upper - lower) / middle:.1%}"]
+        cells += [f"{min(values):.4g} to {max(values):.4g}" for values in (check, aiperf)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def ours(server: Server, bench: Bench, prompts: list[Prompt], given: argparse.Namespace) -> dict[str, float]:
