@@ -47,7 +47,10 @@ def load(fleet: Fleet) -> Load:
 
 def turns(fleet: Fleet) -> str:
     """A table of each host's turn: what the server took, what was measured, and what is left for the controller."""
-    lines = ["| host | drain to restore, s | no answer, s | proof, s | the rest: Ansible, s |", "|---|--:|--:|--:|--:|"]
+    lines = [
+        "| host | drain to restore, s | no answer, s | proof, s | the rest: Ansible, s |",
+        "|---|--:|--:|--:|--:|",
+    ]
     for host in fleet.hosts:
         seen = fleet.receipt(host)
         turn = sum(phase["seconds"] for phase in seen["phases"])
