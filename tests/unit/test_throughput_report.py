@@ -164,6 +164,14 @@ class TestPage:
         top = render(records).split("<h2>")[0]
         assert "Fail" in top and "kernels or communication" in top
 
+    def test_against_a_floor_there_is_no_percentage(self) -> None:
+        lines = result_lines(BASELINE, judge(BASELINE, None, FLOORS))
+        (row,) = (line for line in lines if line.startswith("Decode") and "floor" in line)
+        assert "floor 80.0 tok/s" in row and "%" not in row
+        section = render(one()).split("What decided")[1].split("<h2>")[0]
+        assert "tok/s, floor 80.0 tok/s" in section and "s, ceiling 0.500 s" in section
+        assert "%" not in section
+
     def test_references_are_shown_only_without_a_baseline(self) -> None:
         assert "96.1 tok/s" in render(one())
         assert "96.1 tok/s" not in render(two_profiles()[1:])

@@ -57,6 +57,8 @@ def changes(point: str, findings: Sequence[Finding]) -> str:
         if abs(tick) <= reach:
             parts.append(svg.line(x(tick), top, x(tick), height - 20, "axis" if tick == 0 else "grid"))
             label = f"{tick * 100:+.3g}%".replace("-", "\N{MINUS SIGN}") if tick else "0"
+            if rows[0].against == said.FLOOR:  # Then all are.
+                label = "" if tick else "bound"
             parts.append(svg.text(x(tick), height - 6, label, anchor=_anchor(x(tick), width)))
     for place, finding in enumerate(rows):
         parts += _change_row(finding, x, reach, top + place * pitch)
@@ -72,7 +74,10 @@ def _change_row(finding: Finding, x: svg.Scale, reach: float, top: float) -> lis
     start, end = (edge, x(reach)) if figure.less_is_better else (x(-reach), edge)
     change = finding.change or 0.0
     interval = percent(change)
-    if finding.low is not None and finding.high is not None:
+    if finding.against == said.FLOOR:  # No earlier state, so the distance to it is no change.
+        bound_name = "ceiling" if figure.less_is_better else "floor"
+        interval = f"{figure.text(finding.value)}, {bound_name} {figure.text(finding.reference)}"
+    elif finding.low is not None and finding.high is not None:
         interval += f" ({percent(finding.low)} to {percent(finding.high)})"
     low = -reach if finding.low is None else finding.low
     high = reach if finding.high is None else finding.high

@@ -21,7 +21,8 @@ class Policy:
 
     Args:
         margin: loss of a figure that is still as good as the baseline, as a fraction (for ``ttft_s``: rise).
-        margins: the same for single figures, below 0.5, and below 1 for times. TTFT has twice the margin because it is short and noisy.
+        margins: the same for single figures, below 0.5, and below 1 for times. TTFT has twice the
+            margin because it is short and noisy.
         floors: profile -> point -> figure -> value. They decide when there is no baseline. A point is a
             concurrency (``8``) or a concurrency and a kind of prompts (``1/long``). For a figure of which
             less is better (``ttft_s``) the value is a ceiling.

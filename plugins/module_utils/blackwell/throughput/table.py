@@ -99,14 +99,12 @@ def _figure_row(samples: Sequence[float], name: str, finding: Finding | None) ->
     row = [figure.label, figure.text(median(samples)), spread]
     if finding is None:
         return [*row, "", "", ""]
-    bound = "ceiling" if figure.less_is_better else "floor"
-    reference = figure.text(finding.reference) + (f" {bound}" if finding.against == FLOOR else "")
-    return [
-        *row,
-        reference,
-        interval_text(finding.change, finding.low, finding.high),
-        _MARKS[finding.outcome],
-    ]
+    mark = _MARKS[finding.outcome]
+    if finding.against == FLOOR:
+        bound = "ceiling" if figure.less_is_better else "floor"
+        return [*row, f"{bound} {figure.text(finding.reference)}", "", mark]
+    change = interval_text(finding.change, finding.low, finding.high)
+    return [*row, figure.text(finding.reference), change, mark]
 
 
 def interval_text(change: float | None, low: float | None, high: float | None) -> str:
