@@ -12,7 +12,7 @@ short_description: Check that an SGLang server says sensible things
 description:
   - Asks questions with known answers, looks for empty, noisy and endlessly repeated text, makes a tool call where the
     server has a parser for them, and sends one prompt twice, so that the second finds the first in the cache.
-  - Writes the greedy text of some fixed prompts to a transcript, and compares it with that of the accepted release.
+  - Writes the greedy text of some fixed prompts to a transcript, and compares it with an earlier one.
   - Fails when any check fails, and names each that did.
 author: Blackwell SGLang contributors
 options:
@@ -55,7 +55,7 @@ options:
     type: path
     required: true
   reference:
-    description: The transcript of the accepted release. A file that does not exist is no reference.
+    description: The earlier transcript. A file that does not exist is no reference.
     type: path
   exact:
     description:

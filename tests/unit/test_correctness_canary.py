@@ -85,7 +85,10 @@ def test_other_greedy_text_is_a_fault_only_where_it_must_be_the_same(
     ask: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     reference = tmp_path / "reference.json"
-    ask(transcript=str(reference))
+    first_time = ask(transcript=str(reference), reference=str(reference), exact=True)
+    assert first_time["canary"]["checks"][-1]["detail"].startswith("no earlier transcript")
+    same = ask(reference=str(reference), exact=True)
+    assert same["canary"]["checks"][-1]["detail"] == "3 of 3 texts are those of the earlier transcript"
     changed = json.loads(reference.read_text("utf-8"))
     first = next(iter(changed["tokens"]))
     changed["tokens"][first][5] += 1

@@ -139,10 +139,10 @@ def load_transcript(path: str | None) -> Transcript | None:
         return Transcript(**json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise OperatorError(
-            "The text of the accepted release cannot be read",
+            "The earlier transcript cannot be read",
             found=f"{path}: {error}",
             expected="a transcript that an earlier check wrote",
-            remedy="remove the file; the next accepted release writes another",
+            remedy="remove the file; the next server that is good enough writes another",
         ) from error
 
 
@@ -201,7 +201,7 @@ def run(
         answer_tokens: how long an answer may be; a model that reasons needs room for that.
         output_tokens: length of each text of the transcript.
         tool_call: whether the server has a parser for tool calls.
-        reference: transcript of the accepted release.
+        reference: the earlier transcript.
         exact: whether a difference from it is a fault.
     """
     checks = [
@@ -215,11 +215,8 @@ def run(
         checks.append(_check("tool call", partial(_tool_call, server, answer_tokens)))
     transcript = Transcript(prompts_sha256=prompts_sha256, output_tokens=output_tokens, tokens=tokens)
     agreement = compare(transcript, reference) if reference else None
-    if exact and agreement:
-        detail = f"{agreement.equal} of {agreement.prompts} texts are those of the accepted release"
-        if agreement.differing:
-            detail += f"; they part after {agreement.first_divergence} tokens"
-        checks.append(Check("same greedy text", not agreement.differing, detail))
+    if exact:
+        checks.append(_same_text(agreement, reference))
     return Canary(checks=checks, transcript=transcript, agreement=agreement)
 
 
@@ -231,6 +228,19 @@ def _check(name: str, look: Callable[[], str]) -> Check:
         return Check(name, False, str(wrong))
     except OperatorError as error:
         return Check(name, False, str(error))
+
+
+def _same_text(agreement: Agreement | None, reference: Transcript | None) -> Check:
+    """Whether the text is that of the transcript: of whatever was measured and good enough here last."""
+    name = "same greedy text"
+    if reference is None:
+        return Check(name, True, "no earlier transcript; this one is kept if the server is good enough")
+    if agreement is None:
+        return Check(name, True, "the earlier transcript is of other prompts, so it says nothing")
+    detail = f"{agreement.equal} of {agreement.prompts} texts are those of the earlier transcript"
+    if agreement.differing:
+        detail += f"; they part after {agreement.first_divergence} tokens"
+    return Check(name, not agreement.differing, detail)
 
 
 class _Wrong(Exception):
