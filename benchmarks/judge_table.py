@@ -154,7 +154,7 @@ def error_table(count: int) -> list[str]:
         for n, f in ends
     ]
     lines = [
-        "| Noise of a run | Runs of the baseline | At most | Truth | pass | fail | undecidable | Runs needed (mean) |",
+        "| Noise of a run | Runs of the anchor | At most | Truth | pass | fail | undecidable | Runs needed (mean) |",
         "|---|--:|--:|---|--:|--:|--:|--:|",
     ]
     for noise, name, case in cases:

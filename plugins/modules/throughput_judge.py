@@ -6,10 +6,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: throughput_judge
-short_description: Judge a throughput result against its baseline or the floors
+short_description: Judge a throughput result against the anchored measurement or the floors
 description:
-  - Compares what M(throughput_measure) returned with the anchored baseline of the same host, profile,
-    prompts, client and load, or, where there is no baseline, with the floors of the policy. Says pass, fail
+  - Compares what M(throughput_measure) returned with the anchored measurement of the same host, profile,
+    prompts, client and load, or, where there is none, with the floors of the policy. Says pass, fail
     or undecidable, what is to blame, and how many more runs would decide.
   - Changes nothing, and does not fail because of a bad verdict. Look at C(accepted).
   - The method and its simulated error rates are in C(docs/judge.md).
@@ -79,8 +79,8 @@ lines:
   type: list
   elements: str
 differences:
-  description: What makes the baseline and the result incomparable.
-  returned: when the baseline was refused
+  description: What makes the anchored measurement and the result incomparable.
+  returned: when the anchored measurement was refused
   type: list
   elements: str
 """

@@ -57,7 +57,7 @@ options:
     type: dict
     default: {}
   to_limit:
-    description: Make as many runs as the policy allows, as is done where there is no baseline yet.
+    description: Make as many runs as the policy allows, as is done where nothing is anchored yet.
     type: bool
     default: false
   accepted:
@@ -189,7 +189,7 @@ measured:
   type: bool
 client_changed:
   description:
-    - Whether the baseline was measured with the load generator of another release, so that it cannot be compared.
+    - Whether the anchor was measured with the load generator of another release, so that it cannot be compared.
   returned: always
   type: bool
 """

@@ -199,7 +199,7 @@ def test_a_server_at_work_is_left_alone(host: Host, work: dict[str, Any]) -> Non
 def test_without_a_baseline_there_is_nothing_to_do(host: Host) -> None:
     said = host.check()
     assert said.returncode == 0
-    assert "no baseline" in said.stdout
+    assert "no anchored measurement" in said.stdout
 
 
 def test_a_host_without_an_accepted_server_is_told_what_to_do(host: Host) -> None:
@@ -215,7 +215,7 @@ def test_edited_prompts_are_named_before_anything_is_measured(host: Host, tmp_pa
     edited.write_text(PROMPTS.read_text("utf-8").replace("ring buffer", "queue"))
     said = host.check(prompts=str(edited))
     assert said.returncode == 1
-    assert "prompts" in said.stdout and "new baseline" in said.stdout
+    assert "prompts" in said.stdout and "new anchor" in said.stdout
     assert not host.kept
 
 

@@ -121,7 +121,7 @@ def test_what_the_judge_would_refuse_is_not_measured(host: Host) -> None:
     told = host.measure(check=False)
     assert told["failed"]
     assert "host fingerprint" in told["msg"]
-    assert "measure a new baseline" in told["msg"]
+    assert "measure a new anchor" in told["msg"]
 
 
 def test_a_new_baseline_needs_no_old_one(host: Host) -> None:

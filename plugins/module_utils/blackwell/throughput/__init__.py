@@ -1,1 +1,1 @@
-"""The throughput check: measure under fixed conditions, judge against a baseline, report."""
+"""The throughput check: measure under fixed conditions, judge against an anchored measurement, report."""

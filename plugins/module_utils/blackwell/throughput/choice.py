@@ -103,13 +103,13 @@ def choose_profile(
         raise OperatorError(
             "The two profiles cannot be compared",
             found="; ".join(differing) or "no point that both have measured",
-            expected="eagle3 and baseline of one release, measured alike on one host",
+            expected="the profiles eagle3 and baseline of one release, measured alike on one host",
             remedy="measure both profiles anew",
         )
     if refused:
         ((profile, headline),) = refused.items()
         other = _PLAIN_PROFILE if profile == SPECULATIVE_PROFILE else SPECULATIVE_PROFILE
-        reason = f"{other} serves: {profile} is not good enough ({headline.rstrip('.')})"
+        reason = f"Profile {other} serves: {profile} is not good enough ({headline.rstrip('.')})"
         return Choice(
             plain.release, other, reason, _crossover([s for s in steps if s.prompts == STANDARD]), steps
         )
@@ -120,7 +120,9 @@ def choose_profile(
     compared = f"{first.eagle3:.1f} tok/s against {first.baseline:.1f} at {first.point} ({first.gain:+.1%}"
     if first.low is not None and first.high is not None:
         compared += f", {first.low:+.1%} to {first.high:+.1%}"
-    reason = f"{SPECULATIVE_PROFILE if faster else _PLAIN_PROFILE} serves: speculation gives {compared})"
+    reason = (
+        f"Profile {SPECULATIVE_PROFILE if faster else _PLAIN_PROFILE} serves: speculation gives {compared})"
+    )
     if not faster and first.gain > 0:
         reason += "; a gain that noise could have made does not count"
     if faster and crossover is not None:

@@ -33,6 +33,10 @@ _GRAPH_DROP = 0.05
 # One stalled request may be chance, and its run is repeated; two are not. A run that hung is never chance.
 _TOLERATED_STALLS = 1
 
+_NEW_BASELINE = (
+    "measure a new anchor of the accepted release on this host: playbooks/throughput.yml "
+    "-e throughput_check_new_baseline=true"
+)
 _INVALID_CULPRITS = {
     measured.FOREIGN: said.FOREIGN_LOAD,
     measured.THROTTLED: said.HOST_THROTTLED,
@@ -78,10 +82,10 @@ def require_comparable(candidate: Result, baseline: Result) -> None:
     differing = differences(candidate, baseline)
     if differing:
         raise BaselineRefused(
-            "The baseline cannot be compared with this result",
+            "The anchored measurement cannot be compared with this result",
             found="; ".join(differing),
-            expected=f"the same as the baseline of {baseline.taken_at} on {baseline.host}",
-            remedy="undo what changed, or measure a new baseline of the accepted release on this host",
+            expected=f"the same as the anchor of {baseline.taken_at} on {baseline.host}",
+            remedy=f"undo what changed, or {_NEW_BASELINE}",
         )
     lacking = [
         f"{FIGURES[figure].label} at {point_name(point)}"
@@ -91,7 +95,7 @@ def require_comparable(candidate: Result, baseline: Result) -> None:
     ]
     if lacking:
         raise BaselineRefused(
-            "The baseline lacks figures", found=", ".join(lacking), remedy="measure a new baseline"
+            "The anchored measurement lacks figures", found=", ".join(lacking), remedy=_NEW_BASELINE
         )
 
 
@@ -121,11 +125,11 @@ def judge(candidate: Result, baseline: Result | None, policy: Policy) -> Verdict
     if baseline:
         for point in baseline.points:
             if candidate.point(point.concurrency, point.prompts) is None:
-                text = f"{point_name(point)} was not measured, though the baseline has it"
+                text = f"{point_name(point)} was not measured, though the anchor has it"
                 findings.append(Finding(point_name(point), "", said.FAIL, said.RULE, text))
                 culprits.append(Culprit(said.MISSING_METRIC, point_name(point), text))
     if not any(finding.against in (said.BASELINE, said.FLOOR) for finding in findings):
-        text = f"nothing to judge by: no baseline, and the inventory sets no floors for {candidate.profile}"
+        text = f"nothing to judge by: no anchored measurement, and the inventory sets no floors for {candidate.profile}"
         findings.append(Finding("", "", said.UNDECIDABLE, said.RULE, text))
     outcome = _worst(finding.outcome for finding in findings)
     measured_all = all(
@@ -448,17 +452,17 @@ def _notes(findings: Sequence[Finding], point: Point, baseline: Point | None, po
     if decode and length and (decode.low or 0) > 0 and length.high is not None and length.high < 0:
         notes.append(
             f"{name}: faster although fewer tokens are accepted ({length.text}); when the number of draft "
-            "tokens was changed on purpose, measure a new baseline."
+            "tokens was changed on purpose, measure a new anchor."
         )
     for finding in (by_figure[name] for name in ("decode_tok_s", "ttft_s") if name in by_figure):
         better = -(finding.high or 0) if FIGURES[finding.figure].less_is_better else (finding.low or 0)
         if better > (finding.margin or 0):
-            notes.append(f"{name}: better than the baseline: {finding.text}.")
+            notes.append(f"{name}: better than the anchor: {finding.text}.")
     if baseline:
         runs = sum(run.valid for run in baseline.runs)
         if runs < policy.max_runs and any(finding.outcome == said.UNDECIDABLE for finding in findings):
             notes.append(
-                f"{name}: the baseline has {runs} runs; one of {policy.max_runs} would decide more often."
+                f"{name}: the anchor has {runs} runs; one of {policy.max_runs} would decide more often."
             )
     return notes
 
@@ -492,15 +496,15 @@ def _headline(
             advice = f"about {most} more run{'s' * (most > 1)} would decide"
         else:
             advice = (
-                "more runs would not decide: the change lies at the margin, or the baseline has too few runs"
+                "more runs would not decide: the change lies at the margin, or the anchor has too few runs"
             )
         bar = f"margin {first_open.margin:.0%}; " if first_open.margin else ""
         return f"Undecidable{where}: {first_open.text} ({bar}{advice})."
     decode = next((finding for finding in findings if finding.figure == "decode_tok_s"), None)
     if baseline:
-        said_so = f"Pass: as good as the baseline of {baseline.taken_at[:10]} ({baseline.release})."
+        said_so = f"Pass: as good as the anchor of {baseline.taken_at[:10]} ({baseline.release})."
     else:
-        said_so = f"Pass: above every floor for profile {candidate.profile}; there is no baseline yet."
+        said_so = f"Pass: above every floor for profile {candidate.profile}; later measurements are held against this one."
     return f"{said_so} At {decode.point}: {_lower(decode.text)}." if decode else said_so
 
 

@@ -103,7 +103,7 @@ def _references(verdict: Verdict) -> str:
     if not verdict.references:
         return ""
     figures = ", ".join(
-        f"{r['profile']} on {r['stack']} {r['decode_tok_s']:.1f} tok/s" for r in verdict.references
+        f"profile {r['profile']} on {r['stack']} {r['decode_tok_s']:.1f} tok/s" for r in verdict.references
     )
     return (
         '<p class="soft">For orientation, single figures of another host (8x RTX PRO 6000, one stream, '
@@ -123,7 +123,7 @@ def _choice(choice: Choice | None) -> str:
         ]
         for step in choice.steps
     ]
-    head = ["Decode, tok/s", "eagle3", "baseline", "gain (interval)"]
+    head = ["Decode, tok/s", "profile eagle3", "profile baseline", "gain (interval)"]
     return f'<h2>Which profile serves</h2><p class="lead">{escape(choice.reason)}.</p>{_table(head, rows)}'
 
 
@@ -158,14 +158,12 @@ def _changes(record: Record) -> str:
     if verdict.baseline:
         anchor = verdict.baseline
         lead = (
-            f"Each bar is the interval of the change against the baseline of {anchor['taken_at'][:10]} "
+            f"Each bar is the interval of the change against the anchor of {anchor['taken_at'][:10]} "
             f"({anchor['release']}). It passes when it ends outside the red zone, fails when it lies wholly "
             "inside, and is undecidable across its edge."
         )
     else:
-        lead = (
-            "Each bar is the interval of the median against the floor of the inventory; there is no baseline."
-        )
+        lead = "Each bar is the interval of the median against the floor of the inventory."
     return (
         f'<h2>What decided: {escape(record.result.profile)}</h2><p class="lead">{escape(lead)}</p>'
         f'{_outcome_key()}<div class="cards">{"".join(cards)}</div>'

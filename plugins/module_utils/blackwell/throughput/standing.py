@@ -1,7 +1,7 @@
 """The standing check: is the accepted server still what it was accepted as?
 
 A program for a systemd timer, on the host itself and without Ansible. It leaves a server alone that has anything
-to do, asks the canary's questions, makes a short measurement and judges it against the baseline. A link that fell
+to do, asks the canary's questions, makes a short measurement and judges it against the anchor. A link that fell
 back to half its width or a driver that was updated show here, days before somebody complains.
 """
 
@@ -57,7 +57,8 @@ def check(settings: Mapping[str, Any]) -> int:
     baseline = load_result(state / served["profile"] / "baseline.json")
     if baseline is None:
         print(
-            f"There is no baseline of the profile {served['profile']}, so there is nothing to compare with."
+            f"There is no anchored measurement of the profile {served['profile']}, so there is nothing to "
+            "compare with."
         )
         return PASSED
     server = Server.of_deployment(Path(served["config"]))

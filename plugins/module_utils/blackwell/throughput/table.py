@@ -54,7 +54,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
             "  Published for another host (8x RTX PRO 6000, one stream, single figures, not measured here):"
         )
         lines += [
-            f"    {reference['profile']:<9} {reference['stack']}  {reference['decode_tok_s']:5.1f} tok/s"
+            f"    profile {reference['profile']:<9} {reference['stack']}  {reference['decode_tok_s']:5.1f} tok/s"
             for reference in verdict.references
         ]
     return lines
@@ -62,7 +62,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
 
 def choice_lines(choice: Choice) -> list[str]:
     """Both profiles side by side, and which one serves."""
-    rows = [["decode tok/s", "eagle3", "baseline", "gain (interval)"]]
+    rows = [["decode tok/s", "profile eagle3", "profile baseline", "gain (interval)"]]
     rows += [
         [
             step.point,

@@ -33,8 +33,9 @@ RULE = "rule"
 class Finding:
     """One thing that was judged at one point.
 
-    ``outcome`` is pass, fail or undecidable. ``against`` says what decided: the baseline, a floor or a rule.
-    ``value`` is the median over the valid runs, ``reference`` the baseline's median or the floor.
+    ``outcome`` is pass, fail or undecidable. ``against`` says what decided: the anchor (``baseline``), a floor or a
+    rule.
+    ``value`` is the median over the valid runs, ``reference`` the anchor's median or the floor.
     ``change`` is the estimate of value / reference - 1 with its interval ``low`` to ``high``; a bound that
     too few runs can give is None. ``more_runs`` says how many more runs would decide (None: no number would).
     ``culprit`` is what the finding blames by itself, before the figures are looked at together.
@@ -71,9 +72,9 @@ class Verdict:
     """The judgement of one result.
 
     ``accepted`` is what a rollout acts on: a pass, or an undecidable result that was measured and that the
-    policy accepts. ``headline`` is the verdict in one or two sentences. ``baseline`` names the baseline
+    policy accepts. ``headline`` is the verdict in one or two sentences. ``baseline`` names the anchor
     (release and time), empty when floors decided. ``references`` are published figures of another host,
-    beside a verdict that had no baseline; they decide nothing.
+    beside a verdict that had no anchor; they decide nothing.
     """
 
     outcome: str
