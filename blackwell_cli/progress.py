@@ -126,6 +126,6 @@ def run(console: Console, root: Path, playbook: str, inventory: str, rest: list[
     for host, turn in board.turns.items():
         if turn.failed:
             console.print(f"[red]{host}[/]: {turn.failed}", markup=True)
-    console.print("Receipts: blackwell receipts; what changed: blackwell explain HOST~1 HOST")
+    console.print("Receipts: bin/blackwell receipts; what differs: bin/blackwell explain HOST~1 HOST")
     status: int = runner.rc
     return status

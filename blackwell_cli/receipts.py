@@ -35,6 +35,9 @@ def find(folder: Path, name: str) -> dict[str, Any]:
     place = int(back) if back.isdigit() else 0
     if place < len(of_host):
         return of_host[place]
+    if of_host:
+        only = f"only {len(of_host)} receipt{'s' * (len(of_host) != 1)}"
+        raise NotFound(f"There is no receipt {name}: {host} has {only} in {folder}.")
     for candidate in folder.glob(f"*/{name}.json"):
         return dict(json.loads(candidate.read_text(encoding="utf-8")))
     hosts = ", ".join(sorted(entry.name for entry in folder.glob("*"))) or "none"
@@ -51,7 +54,7 @@ def show(console: Console, folder: Path, host: str | None) -> int:
         console.print(f"There are no receipts in {folder}{f' of {host}' if host else ''}.")
         return 1
     table = Table(box=None)
-    for heading in ("began (UTC)", "host", "outcome", "release", "took", "no answer"):
+    for heading in ("began (UTC)", "host", "outcome", "release", "took", "without answer"):
         table.add_column(heading, no_wrap=True)
     for entry in found:
         colour = COLOURS[entry["outcome"]]
@@ -80,6 +83,11 @@ def explain(console: Console, folder: Path, before: str, after: str) -> int:
         console.print(str(error), style="red")
         return 2
     console.print(f"{old['id']} ({old['outcome']})  ->  {new['id']} ({new['outcome']})\n")
+    for entry in (old, new):
+        if entry["outcome"] != receipts.ACCEPTED:
+            why = entry["reason"].partition("\n")[0]
+            what = f"{entry['id']} asked for {entry['requested']['release']}, which does not serve"
+            console.print(f"{what}: {why}\n", markup=False)
     found = differences.explain(old, new)
     causes = Table("", "what", "before", "after", "meaning", box=None, title="Causes, the most likely first")
     for place, difference in enumerate(found, 1):
@@ -91,5 +99,6 @@ def explain(console: Console, folder: Path, before: str, after: str) -> int:
     for name, was, now in differences.effects(old, new):
         change = f"{(now / was - 1) * 100:+.0f} %" if was and now is not None else ""
         figures.add_row(name, *("-" if value is None else f"{value:.2f}" for value in (was, now)), change)
-    console.print(figures)
+    if figures.row_count:
+        console.print(figures)
     return 0 if found else 1

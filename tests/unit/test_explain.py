@@ -95,9 +95,21 @@ def test_another_version_is_named_once_and_not_as_a_lock_and_paths_too() -> None
     assert [difference.name for difference in explain.explain(receipt(), other)] == ["sglang_version"]
 
 
+def test_a_rollback_does_not_claim_that_settings_are_gone() -> None:
+    """Its receipt names what it went back to, and neither arguments nor digests."""
+    silent = {"digests": {}, "arguments": {}, "environment": {}, "release": "0.5.9-bbbbbbbbbbbb"}
+    back = receipt(requested={**receipt()["requested"], **silent})
+    assert [(found.name, found.after) for found in explain.explain(receipt(), back)] == [
+        ("release", "0.5.9-bbbbbbbbbbbb")
+    ]
+    same = receipt(requested={**receipt()["requested"], **silent, "release": "0.5.9-aaaaaaaaaaaa"})
+    assert explain.explain(receipt(), same) == []
+
+
 def test_figures_are_medians_of_valid_runs() -> None:
     figures = {name: (was, now) for name, was, now in explain.effects(receipt(), receipt(outage=None))}
-    assert figures["1 x short, tok/s"] == (96.1, 96.1)
+    assert figures["1 request, short prompts: tok/s"] == (96.1, 96.1)
+    assert figures["1 request, short prompts: accept length"] == (2.8, 2.8)
     assert figures["outage, s"] == (240.0, None)
 
 
@@ -140,6 +152,15 @@ def test_the_tool_lists_and_explains(folder: Path, repository: Path) -> None:
         check=False,
     )
     assert same.returncode == 1 and "Nothing differs" in same.stdout
+    told = " ".join(same.stdout.split())
+    assert told.count("asked for 0.5.9-aaaaaaaaaaaa, which does not serve: slow") == 1
+    first = subprocess.run(
+        [tool, "explain", "gpu-2~1", "gpu-2", "--receipts", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert first.returncode == 2 and "gpu-2 has only 1 receipt" in " ".join(first.stdout.split())
     missing = subprocess.run(
         [tool, "explain", "gpu-9", "gpu-1", "--receipts", folder], capture_output=True, text=True, check=False
     )

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
+
+from .throughput.judge import point_name
+from .throughput.result import Point
 
 # Arguments and variables that change speed or answers by themselves; the others follow.
 _TELLING = (
@@ -19,6 +23,7 @@ _ORDER = (
     ("profile", "speculation on or off"),
     ("host", "hardware, driver or kernel settings"),
     ("version", "another SGLang"),
+    ("release", "another release or other settings; the receipt of a rollback does not say which"),
     ("patches", "the patches that are on, or their text"),
     ("settings", "arguments and environment that change speed or answers"),
     ("packages", "versions of the other packages"),
@@ -78,6 +83,13 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
         yield "host", "host", before["host"], after["host"]
     parts = [receipt["fingerprint"].get("parts", {}) for receipt in (before, after)]
     yield from _pairs("host", *parts)
+    # The receipt of a rollback has only names. What it does not say is not gone.
+    if not (old["digests"] and new["digests"]):
+        for name in ("release", "deployment"):
+            if old[name] != new[name]:
+                yield "release", name, old[name], new[name]
+                break
+        return
     digests = (
         ("lock", "packages"),
         ("patches", "patches"),
@@ -109,15 +121,15 @@ def _figures(receipt: Mapping[str, Any]) -> dict[str, float]:
         figures["outage, s"] = float(receipt["outage"]["seconds"])
     for point in (receipt["result"] or {}).get("points", []):
         runs = [run for run in point["runs"] if run["valid"]]
-        label = f"{point['concurrency']} x {point['prompts']}"
+        label = point_name(Point(point["concurrency"], [], point["prompts"]))
         for name, unit in (
             ("decode_tok_s", "tok/s"),
-            ("accept_length", "tokens"),
+            ("accept_length", "accept length"),
             ("ttft_s", "s to first token"),
         ):
-            values = sorted(run[name] for run in runs if run.get(name) is not None)
+            values = [run[name] for run in runs if run.get(name) is not None]
             if values:
-                figures[f"{label}, {unit}"] = float(values[len(values) // 2])
+                figures[f"{label}: {unit}"] = float(median(values))
     return figures
 
 
