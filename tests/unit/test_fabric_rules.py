@@ -342,14 +342,14 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         lambda f: replace(f, folders={"/models/kimi": None}),
         "model",
         "fail: Model folder: found no folder /models/kimi, expected a folder with a model. Put the model there, or "
-        "correct its path in the inventory.",
+        "correct eagle3_server_model_path or eagle3_server_draft_model_path.",
     ),
     (
         "half a model",
         lambda f: replace(f, folders={"/models/kimi": ["model-00001-of-00064.safetensors"]}),
         "model",
         "fail: Model folder: found no config.json in /models/kimi, expected a folder with a model. Finish copying the "
-        "model, or correct its path in the inventory.",
+        "model, or correct eagle3_server_model_path or eagle3_server_draft_model_path.",
     ),
     (
         "the port is taken",
@@ -503,7 +503,7 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         lambda f: replace(f, query=replace(cards(f), gpus=cards(f).gpus[:7])),
         "gpu_count",
         "fail: GPU count: found 7, expected 8 (the tensor parallel size). Look at dmesg and lspci for a lost card, or "
-        "lower the tensor parallel size.",
+        "lower eagle3_server_tensor_parallel_size.",
     ),
     (
         "other cards",
@@ -736,7 +736,7 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         lambda f: ports(f, acs=None),
         "acs",
         "warn: PCIe access control (ACS): found lspci shows no access control, expected off on root and switch ports. "
-        "Run the play as root; if it is, the ports have none and this may be waived.",
+        "Run the play as root; if it is, the ports have none: add acs to preflight_waive.",
     ),
     (
         "no lspci",
@@ -781,12 +781,12 @@ def test_a_condition_is_said_word_for_word(
         (
             {"NCCL_GRAPH_FILE": ""},
             "fail: NCCL settings: found NCCL_GRAPH_FILE is set and empty, expected unset, or a file. Remove "
-            "NCCL_GRAPH_FILE from the server's environment: NCCL does not start with it.",
+            "NCCL_GRAPH_FILE from eagle3_server_nccl_environment: NCCL does not start with it.",
         ),
         (
             {"NCCL_P2P_DISABLE": 1},
             "warn: NCCL settings: found NCCL_P2P_DISABLE=1, expected no NCCL_P2P_DISABLE where peer-to-peer works. "
-            "Remove NCCL_P2P_DISABLE and prove it with preflight's active test.",
+            "Remove NCCL_P2P_DISABLE from eagle3_server_nccl_environment; preflight_active_test: true proves it.",
         ),
         (
             {},
@@ -815,7 +815,7 @@ def test_a_few_pairs_without_peer_access_are_counted(good: Facts) -> None:
 def test_more_cards_than_are_used_is_worth_a_look(good: Facts) -> None:
     assert said(judge(good, replace(WANTED, gpu_count=4)))["gpu_count"] == (
         "warn: GPU count: found 8, of which 4 are used, expected 4 (the tensor parallel size). Keep other work off "
-        "the unused ones, or raise the tensor parallel size."
+        "the unused ones, or raise eagle3_server_tensor_parallel_size."
     )
 
 
@@ -835,7 +835,7 @@ def test_a_driver_that_knows_no_cards_is_spoken_of_as_that(good: Facts) -> None:
     )
     assert said(judge(none)) == {
         "gpu_count": "fail: GPU count: found 0, expected 8 (the tensor parallel size). Look at dmesg and lspci for a "
-        "lost card, or lower the tensor parallel size."
+        "lost card, or lower eagle3_server_tensor_parallel_size."
     }
     assert report.fingerprint(none, "cuda")["parts"]["gpus"] == []
 
@@ -844,7 +844,7 @@ def test_models_to_fetch_need_space(good: Facts) -> None:
     facts = replace(good, spaces={**good.spaces, "/models": Space("/models", "/models", 500 * GIB)})
     assert said(judge(facts, replace(WANTED, model_space=("/models", 600))))["model_space"] == (
         "fail: Space for the models: found 500.0 GiB free on /models, expected at least 600 GiB under /models. Free "
-        "some space, or fetch the models to a larger file system."
+        "some space, or set eagle3_server_model_path or eagle3_server_draft_model_path to a larger file system."
     )
 
 

@@ -136,7 +136,8 @@ def test_check_mode_tells_and_fetches_nothing(fetch: Run, tmp_path: Path) -> Non
 def test_what_can_move_is_refused(fetch: Run, revision: str, hub: Hub) -> None:
     assert fetch(revision=revision)["msg"] == (
         f"someone/drafter is to be fetched without a commit, so hosts could get different models. Found: '{revision}'. "
-        "Expected: the 40 hex digits of a commit, not a branch or a tag. To mend it: take it from: git ls-remote "
+        "Expected: the 40 hex digits of a commit, not a branch or a tag. To mend it: set "
+        "model_weights_target_revision or model_weights_draft_revision to what this prints: git ls-remote "
         "https://huggingface.co/someone/drafter HEAD."
     )
     assert hub.asked == []
@@ -162,7 +163,8 @@ def test_too_little_space_is_told_before(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     assert fetch()["msg"] == (
         f"There is not enough space for someone/drafter. Found: 0.0 GiB free in {tmp_path}. Expected: 0.0 GiB. "
-        "To mend it: free some space, or give the model a path on a larger file system."
+        "To mend it: free some space, or set eagle3_server_model_path or eagle3_server_draft_model_path to a larger "
+        "file system."
     )
     assert not (systemd / "options").exists()
 

@@ -46,7 +46,10 @@ def test_sound_settings_have_no_problem() -> None:
         ({"attention_backend": "fa3"}, "SM120 does not have"),
         ({"attention_backend": "flashmla"}, "SM120 does not have"),
         ({"attention_backend": "cutlass_mla"}, "SM120 does not have"),
-        ({"speculative_draft_attention_backend": "trtllm_mla"}, "it has triton, flashinfer"),
+        (
+            {"speculative_draft_attention_backend": "trtllm_mla"},
+            "set eagle3_server_draft_attention_backend to one of triton, flashinfer",
+        ),
         ({"moe_runner_backend": "flashinfer_trtllm"}, "SM120 does not have"),
         ({"fp4_gemm_backend": "flashinfer_trtllm"}, "SM120 does not have"),
         ({"mm_attention_backend": "fa3"}, "SM120 does not have"),

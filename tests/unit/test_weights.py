@@ -81,12 +81,14 @@ def test_a_read_only_model_is_fine(check: Run, model: Path) -> None:
         (
             lambda model: model.rename(model.with_name("elsewhere")),
             "There is no model in {0}. Found: no such folder. Expected: a folder with config.json and the weights. "
-            "To mend it: put the model there or mount it, or correct the path in the inventory.",
+            "To mend it: put the model there or mount it, or correct eagle3_server_model_path or "
+            "eagle3_server_draft_model_path.",
         ),
         (
             lambda model: (model / "config.json").unlink(),
             "{0} has no config.json. Expected: a model as it is published, with its configuration. "
-            "To mend it: finish copying the model, or correct its path in the inventory.",
+            "To mend it: finish copying the model, or correct eagle3_server_model_path or "
+            "eagle3_server_draft_model_path.",
         ),
         (
             lambda model: (model / "config.json").write_text("{"),

@@ -48,12 +48,12 @@ def judge(playbook: str = "judge", **unfit: Any) -> subprocess.CompletedProcess[
         (
             {"preflight_models": ["/opt/models/none"]},
             "- Model folder: found no folder /opt/models/none, expected a folder with a model. Put the model there, or "
-            "correct its path in the inventory.",
+            "correct eagle3_server_model_path or eagle3_server_draft_model_path.",
         ),
         (
             {"preflight_models": ["/opt/models/half"]},
             "- Model folder: found no config.json in /opt/models/half, expected a folder with a model. Finish copying "
-            "the model, or correct its path in the inventory.",
+            "the model, or correct eagle3_server_model_path or eagle3_server_draft_model_path.",
         ),
         (
             {"preflight_release_gib": 100000},
@@ -68,7 +68,7 @@ def judge(playbook: str = "judge", **unfit: Any) -> subprocess.CompletedProcess[
         (
             {"preflight_engine": "cuda", "preflight_gpu_count": 16},
             "- GPU count: found 8, expected 16 (the tensor parallel size). Look at dmesg and lspci for a lost card, or "
-            "lower the tensor parallel size.",
+            "lower eagle3_server_tensor_parallel_size.",
         ),
     ],
     ids=["distribution", "python", "no-model", "half-a-model", "space", "port", "gpu-count"],

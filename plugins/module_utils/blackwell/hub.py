@@ -78,7 +78,8 @@ class Fetch:
                 f"{self.repository} is to be fetched without a commit, so hosts could get different models",
                 found=repr(self.revision),
                 expected="the 40 hex digits of a commit, not a branch or a tag",
-                remedy=f"take it from: git ls-remote https://huggingface.co/{self.repository} HEAD",
+                remedy="set model_weights_target_revision or model_weights_draft_revision to what this prints: "
+                f"git ls-remote https://huggingface.co/{self.repository} HEAD",
             )
 
     def _argv(self, action: str) -> list[str]:
@@ -167,7 +168,8 @@ class Fetch:
                 f"There is not enough space for {self.repository}",
                 found=f"{free / GIB:.1f} GiB free in {place}",
                 expected=f"{needed / GIB:.1f} GiB",
-                remedy="free some space, or give the model a path on a larger file system",
+                remedy="free some space, or set eagle3_server_model_path or eagle3_server_draft_model_path to a "
+                "larger file system",
             )
 
     def begin(self) -> None:

@@ -42,6 +42,17 @@ MEM_FRACTION_DOUBTFUL = 0.85
 
 SPECULATION_NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 
+# The judged arguments that have a variable of their own; what else is given comes from eagle3_server_extra_arguments.
+_OWN_VARIABLE = (
+    "attention_backend",
+    "fp4_gemm_backend",
+    "model_path",
+    "moe_runner_backend",
+    "speculative_draft_attention_backend",
+    "speculative_draft_model_path",
+)
+_ENVIRONMENTS = "eagle3_server_extra_environment or eagle3_server_nccl_environment"
+
 # What an HTTP bearer token may hold (RFC 6750); it also keeps a key the same in YAML, in a header and in a
 # repr().
 KEY_FORM = re.compile(r"[A-Za-z0-9._~+/=-]{16,}")
@@ -85,12 +96,12 @@ def problems(
     if profile == "eagle3":
         found += _speculation_problems(given, environment)
     if not 1 <= int(given.get("port", 30000)) <= 65535:
-        found.append(f"The port is {given['port']}, expected 1 to 65535")
+        found.append(f"The port is {given['port']}, expected 1 to 65535; set eagle3_server_port")
     fraction = float(given.get("mem_fraction_static", 0))
     if profile == "eagle3" and fraction > MEM_FRACTION_LIMIT:
         found.append(
             f"mem_fraction_static is {fraction}, at most {MEM_FRACTION_LIMIT} leaves room for the draft "
-            "model and the graphs, which live outside the static pool"
+            "model and the graphs, which live outside the static pool; lower eagle3_server_mem_fraction_static"
         )
     for name in sorted({"api_key", "admin_api_key"} & set(given)):
         found.append(
@@ -112,7 +123,8 @@ def doubts(profile: str, arguments: Mapping[str, Any], *, engine: str) -> list[s
     if profile == "eagle3" and fraction is not None and float(fraction) > MEM_FRACTION_DOUBTFUL:
         found.append(
             f"mem_fraction_static is {fraction}: above {MEM_FRACTION_DOUBTFUL} servers with a draft model "
-            "were reported to run out of memory at graph capture or under load"
+            "were reported to run out of memory at graph capture or under load; "
+            "eagle3_server_mem_fraction_static sets it"
         )
     for name in ("ep_size", "expert_parallel_size"):
         if engine == "cuda" and int(arguments.get(name) or 1) > 1:
@@ -122,9 +134,16 @@ def doubts(profile: str, arguments: Mapping[str, Any], *, engine: str) -> list[s
     return found
 
 
+def _setting(argument: str) -> str:
+    """The variable that an argument of SGLang comes from."""
+    if argument in _OWN_VARIABLE:
+        return "eagle3_server_" + argument.replace("speculative_draft_", "draft_")
+    return f"{argument} in eagle3_server_extra_arguments"
+
+
 def _path_problems(arguments: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name} is {arguments[name]!r}, expected the absolute path of a folder on the host"
+        f"{name} is {arguments[name]!r}, expected the absolute path of a folder on the host; set {_setting(name)}"
         for name in ("model_path", "speculative_draft_model_path")
         if name in arguments and not str(arguments[name]).startswith("/")
     ]
@@ -136,12 +155,17 @@ def _environment_problems(environment: Mapping[str, Any]) -> list[str]:
         if value is None:
             continue
         if not _VARIABLE_NAME.fullmatch(name):
-            found.append(f"{name!r} is not the name of an environment variable")
+            found.append(
+                f"{name!r} is not the name of an environment variable; correct it in {_ENVIRONMENTS}"
+            )
         if str(value) == "":
-            found.append(f"The environment variable {name} is empty, set it to null to leave it out")
+            found.append(
+                f"The environment variable {name} is empty; set it to null to leave it out, in {_ENVIRONMENTS}"
+            )
         if re.search(r"[\0\n\r]", str(value)):
             found.append(
-                f"The environment variable {name} holds a line break, which no environment file can carry"
+                f"The environment variable {name} holds a line break, which no environment file can carry; "
+                f"correct it in {_ENVIRONMENTS}"
             )
     if environment.get("SGLANG_SIMULATE_ACC_LEN") is not None:
         found.append("SGLANG_SIMULATE_ACC_LEN makes SGLang accept wrong tokens, so it is never for a server")
@@ -149,14 +173,15 @@ def _environment_problems(environment: Mapping[str, Any]) -> list[str]:
     if home is not None and not re.fullmatch(r"/[^:\s]*[^:\s/]", str(home)):
         found.append(
             f"CUDA_HOME is {home!r}, expected one absolute folder without colon, blank or trailing slash "
-            "(it is not a search path)"
+            "(it is not a search path); set eagle3_server_cuda_home"
         )
     return found
 
 
 def _backend_problems(arguments: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name} is {arguments[name]}, which SM120 does not have; it has {', '.join(known)}"
+        f"{name} is {arguments[name]}, which SM120 does not have; set {_setting(name)} to one of "
+        f"{', '.join(known)}"
         for name, known in SM120_BACKENDS.items()
         if name in arguments and arguments[name] not in known
     ]
@@ -166,28 +191,38 @@ def _speculation_problems(arguments: Mapping[str, Any], environment: Mapping[str
     found = []
     draft = arguments.get("speculative_draft_model_path")
     if not draft:
-        found.append("speculative_draft_model_path is not set, SGLang would load the target a second time")
+        found.append(
+            "speculative_draft_model_path is not set, SGLang would load the target a second time; set "
+            "eagle3_server_draft_model_path"
+        )
     elif draft == arguments.get("model_path"):
-        found.append(f"The draft model and the target are the same folder, {draft}")
+        found.append(
+            f"The draft model and the target are the same folder, {draft}; correct eagle3_server_draft_model_path"
+        )
     if arguments.get("speculative_draft_attention_backend") is None:
         found.append(
             "speculative_draft_attention_backend is not set, the drafter would inherit the target's, which "
-            "may be one for latent attention only"
+            "may be one for latent attention only; set eagle3_server_draft_attention_backend"
         )
     missing = [name for name in SPECULATION_NUMBERS if arguments.get(name) is None]
     if missing:
         found.append(
-            f"{' and '.join(missing)} not set, SGLang takes the three numbers of speculation only together"
+            f"{' and '.join(missing)} not set, SGLang takes the three numbers of speculation only together; "
+            f"set {' and '.join(f'eagle3_server_{name}' for name in missing)}"
         )
         return found
     steps, topk, tokens = (int(arguments[name]) for name in SPECULATION_NUMBERS)
     if topk == 1 and tokens != steps + 1:
         found.append(
             f"speculative_num_draft_tokens is {tokens}, with speculative_eagle_topk 1 it has to be "
-            f"speculative_num_steps + 1 = {steps + 1} (SGLang would change it without a word)"
+            f"speculative_num_steps + 1 = {steps + 1} (SGLang would change it without a word); "
+            "set eagle3_server_speculative_num_draft_tokens"
         )
     if topk != 1 and str(environment.get("SGLANG_ENABLE_SPEC_V2", "0")) in ("1", "true"):
-        found.append(f"speculative_eagle_topk is {topk}, SGLANG_ENABLE_SPEC_V2 works only with 1")
+        found.append(
+            f"speculative_eagle_topk is {topk}, SGLANG_ENABLE_SPEC_V2 works only with 1; set "
+            "eagle3_server_speculative_eagle_topk to 1, or eagle3_server_enable_spec_v2 to false"
+        )
     return found
 
 

@@ -85,7 +85,8 @@ def find_files(folder: Path) -> dict[str, File]:
             f"There is no model in {folder}",
             found="a file" if folder.exists() else "no such folder",
             expected="a folder with config.json and the weights",
-            remedy="put the model there or mount it, or correct the path in the inventory",
+            remedy="put the model there or mount it, or correct eagle3_server_model_path or "
+            "eagle3_server_draft_model_path",
         )
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -110,7 +111,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise OperatorError(
             f"{folder} has no {CONFIG}",
             expected="a model as it is published, with its configuration",
-            remedy="finish copying the model, or correct its path in the inventory",
+            remedy="finish copying the model, or correct eagle3_server_model_path or eagle3_server_draft_model_path",
         ) from None
     except ValueError as error:
         raise OperatorError(f"{path} is not JSON", found=str(error), remedy="copy the file again") from None

@@ -130,7 +130,7 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "GPU count",
             f"{count}, of which {wanted.gpu_count} are used",
             f"{wanted.gpu_count} (the tensor parallel size)",
-            "Keep other work off the unused ones, or raise the tensor parallel size",
+            "Keep other work off the unused ones, or raise eagle3_server_tensor_parallel_size",
         )
     else:
         yield row(
@@ -139,7 +139,7 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             count < wanted.gpu_count,
             str(count),
             f"{wanted.gpu_count} (the tensor parallel size)",
-            "Look at dmesg and lspci for a lost card, or lower the tensor parallel size",
+            "Look at dmesg and lspci for a lost card, or lower eagle3_server_tensor_parallel_size",
             severity=FAIL,
         )
     strange = [gpu for gpu in gpus if gpu.name not in wanted.gpu_models]

@@ -16,6 +16,9 @@ GIB = 2**30
 DISTRIBUTION_PYTHONS = {"ubuntu-24.04": "3.12", "ubuntu-22.04": "3.10", "debian-12": "3.11"}
 
 
+_MODEL_PATHS = "eagle3_server_model_path or eagle3_server_draft_model_path"
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a host has to offer.
@@ -196,7 +199,7 @@ def _space(facts: Facts, wanted: Wanted) -> Iterable[Check]:
             "Space for the models",
             f"{free:.1f} GiB free on {facts.spaces[folder].mount}",
             f"at least {needed:g} GiB under {folder}",
-            "" if enough else "Free some space, or fetch the models to a larger file system",
+            "" if enough else f"Free some space, or set {_MODEL_PATHS} to a larger file system",
         )
 
 
@@ -204,11 +207,11 @@ def _models(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     for path in wanted.models:
         names = facts.folders.get(path)
         if names is None:
-            found, remedy = f"no folder {path}", "Put the model there, or correct its path in the inventory"
+            found, remedy = f"no folder {path}", f"Put the model there, or correct {_MODEL_PATHS}"
         elif "config.json" not in names:
             found, remedy = (
                 f"no config.json in {path}",
-                "Finish copying the model, or correct its path in the inventory",
+                f"Finish copying the model, or correct {_MODEL_PATHS}",
             )
         else:
             yield Check("model", OK, "Model folder", path)

@@ -155,7 +155,7 @@ def _fabric(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             "PCIe access control (ACS)",
             "lspci shows no access control",
             "off on root and switch ports",
-            "Run the play as root; if it is, the ports have none and this may be waived",
+            "Run the play as root; if it is, the ports have none: add acs to preflight_waive",
         )
     elif facts.ports_above:
         yield row(
@@ -213,7 +213,7 @@ def _nccl(facts: Facts, wanted: Wanted, peers_broken: bool) -> Iterable[Check]:
             "NCCL settings",
             "NCCL_GRAPH_FILE is set and empty",
             "unset, or a file",
-            "Remove NCCL_GRAPH_FILE from the server's environment: NCCL does not start with it",
+            "Remove NCCL_GRAPH_FILE from eagle3_server_nccl_environment: NCCL does not start with it",
         )
     elif nccl.get("NCCL_P2P_DISABLE") == "1" and not peers_broken:
         yield Check(
@@ -222,7 +222,7 @@ def _nccl(facts: Facts, wanted: Wanted, peers_broken: bool) -> Iterable[Check]:
             "NCCL settings",
             told,
             "no NCCL_P2P_DISABLE where peer-to-peer works",
-            "Remove NCCL_P2P_DISABLE and prove it with preflight's active test",
+            "Remove NCCL_P2P_DISABLE from eagle3_server_nccl_environment; preflight_active_test: true proves it",
         )
     elif crossing and not peers_broken and not {"NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"}.intersection(nccl):
         yield Check(

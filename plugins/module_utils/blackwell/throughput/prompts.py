@@ -44,7 +44,7 @@ class PromptSet:
                 f"The prompt set is too small for a run of {count} requests",
                 found=f"{len(ordered)} {prompts} prompts",
                 expected=f"at least {count}, each sent once",
-                remedy="lower the concurrency or throughput_check_requests_per_slot, or add prompts",
+                remedy="lower throughput_check_concurrency or throughput_check_requests_per_slot, or add prompts",
             )
         return ordered[:count]
 

@@ -134,7 +134,8 @@ class Server:
                     "The server is busy, and a measurement beside other work means nothing",
                     found=f"{self.url}/flush_cache was refused for {idle_limit_s:.0f} s: requests run",
                     expected="an idle server",
-                    remedy="drain the host at the gateway, or wait until its clients are done",
+                    remedy="drain the host at the gateway, wait until its clients are done, or raise "
+                    "throughput_check_idle_timeout",
                 )
             time.sleep(0.2)
         if status != 200:
