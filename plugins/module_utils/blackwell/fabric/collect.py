@@ -221,7 +221,7 @@ def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Taken]]:
     taken: dict[int, list[Taken]] = {}
     for item in sockets:
         seen = owners[f"socket:[{item.inode}]"]
-        pids = sorted(seen or hidden.get(item.uid, ()))
+        pids = sorted(seen or hidden.get(item.uid, set()))
         taken.setdefault(item.port, []).append(Taken([host.owner(pid) for pid in pids], bool(seen)))
     return taken
 
