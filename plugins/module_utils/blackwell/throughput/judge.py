@@ -504,7 +504,10 @@ def _headline(
     if baseline:
         said_so = f"Pass: as good as the anchor of {baseline.taken_at[:10]} ({baseline.release})."
     else:
-        said_so = f"Pass: above every floor for profile {candidate.profile}; later measurements are held against this one."
+        said_so = (
+            f"Pass: above every floor for profile {candidate.profile}; "
+            "later measurements are held against this one."
+        )
     return f"{said_so} At {decode.point}: {_lower(decode.text)}." if decode else said_so
 
 
