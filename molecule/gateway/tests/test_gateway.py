@@ -26,7 +26,7 @@ def ansible(*command: str) -> subprocess.CompletedProcess[str]:
     program, *rest = command
     return subprocess.run(
         [program, f"--inventory={ROOT}/inventory/molecule", "--limit=molecule-1", *rest],
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"},
         capture_output=True,
         text=True,
     )

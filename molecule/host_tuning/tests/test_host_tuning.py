@@ -95,7 +95,7 @@ def test_every_setting_is_shown_as_found_and_as_wanted(host: Host) -> None:
             SCENARIO / "compare.yml",
         ],
         cwd=SCENARIO.parents[1],
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        env={**os.environ, "ANSIBLE_FORCE_COLOR": "0"},
         capture_output=True,
         text=True,
         check=False,

@@ -25,7 +25,7 @@ def judge(playbook: str = "judge", **unfit: Any) -> subprocess.CompletedProcess[
             f"--extra-vars={json.dumps(unfit)}",
             str(SCENARIO / f"{playbook}.yml"),
         ],
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"},
         capture_output=True,
         text=True,
         check=False,

@@ -21,7 +21,7 @@ def run(playbook: str, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["ansible-playbook", playbook, "--inventory=inventory/molecule", f"--limit={EMPTY}", *more],
         cwd=PROJECT,
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        env={**os.environ, "ANSIBLE_FORCE_COLOR": "0"},
         capture_output=True,
         text=True,
         check=False,
