@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 # Hosts of the sandbox: 1, or 3 to see a rollout go from host to host.
 SANDBOX_HOSTS ?= 1
-# One Molecule scenario instead of all.
+# Molecule scenarios, instead of all.
 SCENARIO ?=
 
 sandbox_inventory := $(if $(filter 3,$(SANDBOX_HOSTS)),inventory/fleet,inventory/sandbox)
@@ -52,8 +52,9 @@ sandbox-down: .venv/ready ## Remove all that the sandbox made: containers, netwo
 	ansible-playbook playbooks/sandbox_down.yml --inventory inventory/sandbox $(ask_for_sudo)
 
 .PHONY: test
-test: lint unit patch-tests-quick ## Run lint, unit tests, the patches on two releases, and one role on a container
-	$(MAKE) molecule SCENARIO=cuda_toolkit_apt
+test: lint unit patch-tests-quick ## Run lint, unit tests, patches, site.yml and roles on a container, and rollouts on three
+	$(MAKE) molecule SCENARIO="site cuda_toolkit_apt repatch model_patches sm120_guards preflight"
+	$(MAKE) rollout-quick
 
 .PHONY: lint
 lint: .venv/ready ## Check style and types of YAML, roles and Python
@@ -68,8 +69,8 @@ unit: .venv/ready ## Test the Python code and the repository
 	pytest --numprocesses=auto --dist=loadfile --junitxml=.cache/junit/unit.xml
 
 .PHONY: molecule
-molecule: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Test every role on containers (SCENARIO=name for one)
-	molecule test $(if $(SCENARIO),--scenario-name=$(SCENARIO),--all)
+molecule: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Test every role on containers (SCENARIO="name name" for some)
+	molecule test $(or $(SCENARIO:%=--scenario-name=%),--all)
 
 rollout_tests := PYTHONPATH=plugins/module_utils pytest --junitxml=.cache/junit/rollout.xml
 
