@@ -63,11 +63,17 @@ class ActionModule(ActionBase):
                 waited = (
                     f"not ready after {elapsed:.0f} s, allowed are {given['timeout']:.0f}: " if late else ""
                 )
+                said = f"sglang@{given['profile']}.service: {waited}{verdict.reason}"
+                first = telling_line(look["journal"], late=said if late else "")
                 raise AnsibleActionFail(
-                    f"{telling_line(look['journal'])}\n"
-                    f"sglang@{given['profile']}.service: {waited}{verdict.reason}. "
-                    "The last lines of its journal:\n"
-                    + "\n".join(f"    {line[:LINE_LENGTH]}" for line in look["journal"])
+                    "\n".join(
+                        [
+                            first,
+                            *([] if first == said else [f"{said}."]),
+                            "The last lines of its journal:",
+                            *(f"    {line[:LINE_LENGTH]}" for line in look["journal"]),
+                        ]
+                    )
                 )
             if verdict.standing is Standing.READY:
                 return {

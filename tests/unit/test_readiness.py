@@ -138,12 +138,35 @@ sglang@eagle3.service: Main process exited, code=killed, status=9/KILL
             "Waiting: port 30000 is taken\nNot started after waiting for 30 s: port 30000 is taken\n",
             "Not started after waiting for 30 s: port 30000 is taken",
         ),
+        # The server before it ended as it was told to, and not without complaint.
+        (
+            "RuntimeError: cancelled\nsglang@eagle3.service: Deactivated successfully.\nStarting sglang\nloading",
+            "loading",
+        ),
+        (
+            "loading\nsglang@eagle3.service: Deactivated successfully.",
+            "sglang@eagle3.service: Deactivated successfully.",
+        ),
         ("all quiet\nstill loading\n", "still loading"),
         ("", "the journal is empty"),
     ],
 )
 def test_the_cause_is_found_in_the_journal(journal: str, line: str) -> None:
     assert telling_line(journal.splitlines()) == line
+
+
+@pytest.mark.parametrize(
+    ("journal", "line"),
+    [
+        ("sglang@eagle3.service: Scheduled restart job\nloading", "it is late"),
+        ("ValueError: no such file\nstill here", "ValueError: no such file"),
+        ("", "it is late"),
+    ],
+)
+def test_a_server_that_is_only_late_is_said_to_be_late_unless_it_names_an_error(
+    journal: str, line: str
+) -> None:
+    assert telling_line(journal.splitlines(), late="it is late") == line
 
 
 def test_a_journal_shows_no_key_and_only_its_end() -> None:

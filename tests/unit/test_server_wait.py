@@ -147,4 +147,5 @@ def test_it_gives_up_after_the_time_that_it_has(host: Host) -> None:
     waiting = host.wait(timeout=1)
     said, _ = waiting.communicate(timeout=120)
     assert waiting.returncode != 0
-    assert "allowed are 1: loading" in said
+    message = said[said.index("msg: ") :]
+    assert message.index("allowed are 1: loading") < message.index("The last lines of its journal:")

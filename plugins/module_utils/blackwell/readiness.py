@@ -52,6 +52,7 @@ _ECHOES = re.compile(
 _ERROR_LINE = re.compile(
     r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)|: error: "
 )
+_ENDED_WELL = ".service: Deactivated successfully."
 _UNIT_LINE = re.compile(r"^(?:\S+\.service|Not started after waiting): ?.*", re.IGNORECASE)
 
 
@@ -145,19 +146,25 @@ def ending(unit: Mapping[str, str]) -> str:
     return f"{unit['ActiveState']}/{unit['SubState']}, Result={unit['Result']}{how}"
 
 
-def telling_line(journal: Sequence[str]) -> str:
+def telling_line(journal: Sequence[str], late: str = "") -> str:
     """The line of a log that names the cause: the last error that is not an echo of another one.
 
     A scheduler that dies prints its traceback first; its parent then adds errors that say only that a child
-    died.
+    died. What was logged before a server ended as it was told to is that server's, and no cause.
     Without such a line it is the last one that is not empty.
+
+    Args:
+        journal: lines of a unit's journal, the oldest first.
+        late: what to say where no error is named, of a server that has not died but takes too long.
     """
     lines = [line.strip() for line in journal if line.strip()]
-    for matching in (_ERROR_LINE, _UNIT_LINE):
+    ends = [number for number, line in enumerate(lines, 1) if line.endswith(_ENDED_WELL)]
+    lines = lines[ends[-1] :] or lines if ends else lines
+    for matching in (_ERROR_LINE,) if late else (_ERROR_LINE, _UNIT_LINE):
         causes = [line for line in lines if matching.search(line) and not _ECHOES.search(line)]
         if causes:
             return causes[-1]
-    return lines[-1] if lines else "the journal is empty"
+    return late or (lines[-1] if lines else "the journal is empty")
 
 
 def get_health(url: str, *, timeout: float = HEALTH_TIMEOUT) -> int:
