@@ -128,6 +128,13 @@ def test_every_default_is_used_by_its_role(role: str) -> None:
         assert uses, f"{name} is used nowhere in the role {role}"
 
 
+@pytest.mark.parametrize("path", YAML_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_template_looks_for_a_new_line_where_it_sees_a_backslash(path: Path) -> None:
+    """In a template, only a double-quoted YAML string turns backslash and n into a new line."""
+    texts = [text for node in walk(load(path)) for text in node.values() if isinstance(text, str)]
+    assert not [text for text in texts if "{{" in text and r"'\n'" in text]
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_every_entry_point_has_a_spec_and_every_spec_a_task_file(role: str) -> None:
     called = {entry for path in YAML_FILES for name, entry in role_calls(path) if name == role}
