@@ -5,8 +5,7 @@ measured, without Ansible around it.
 
     python benchmarks/patch_status.py .cache/patch-environment-*/bin/python --runs 9
 
-Medians of 7 runs on two cores that others used as well: 1.11 s (0.81 to 1.34) against 1.76 s (1.21 to 2.07), ratio
-0.63; of 9 runs when there was less to do: 0.64 s (0.37 to 0.84) against 0.88 s (0.67 to 1.33), ratio 0.72.
+What it gave is in benchmarks/README.md.
 """
 
 from __future__ import annotations
