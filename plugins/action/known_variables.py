@@ -14,6 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 
 # To the controller, module_utils is something that is sent to hosts; it does not put it on its own import path.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
@@ -64,7 +65,12 @@ class ActionModule(ActionBase):
         problems += variables.judge_names(names, known, foreign=args["foreign"])
         problems += variables.judge_secrets(unread, files)
         problems += variables.judge_values(values, known, rules, DEFAULT_TYPE_VALIDATORS)
-        problems = [replace(item, places=variables.locate(item.name, files)) for item in problems]
+        # What the command line says goes before every file.
+        given = load_extra_vars(self._loader)
+        problems = [
+            replace(item, places=("-e",) if item.name in given else variables.locate(item.name, files))
+            for item in problems
+        ]
 
         result: dict[str, Any] = {
             "changed": False,

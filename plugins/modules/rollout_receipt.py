@@ -63,6 +63,7 @@ options:
         C(fingerprint).
       - C(edited) are files that were changed since the server was started, C(refuses) says whether the host refuses
         clients, and C(left_out_by) are gateways that send it no requests until a rollout puts it back.
+      - C(health) is the status of C(/health) of a server that runs, 0 without an answer.
     type: dict
   keep:
     description: How many receipts stay on the host.

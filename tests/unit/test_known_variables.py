@@ -68,7 +68,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_no_host_is_reached(tmp_pat
         "3 variables of this inventory cannot be used; no host was touched.",
         f"- eagle3_server_prot [{place}:5]: no role of this project knows this variable. Write eagle3_server_port, or "
         "name it in preflight_foreign_variables if something else reads it. (on two)",
-        "- egale3_server_port: is very close to eagle3_server_port, and no role of this project knows it. Write "
+        "- egale3_server_port [-e]: is very close to eagle3_server_port, and no role of this project knows it. Write "
         "eagle3_server_port, or name it in preflight_foreign_variables if something else reads it.",
         f"- eagle3_server_profile [{place}:9]: is 'eagel3'. Choose one of: eagle3, baseline, auto.",
     ]

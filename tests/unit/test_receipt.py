@@ -155,6 +155,7 @@ def running(**given: Any) -> dict[str, Any]:
 
 def test_what_runs_as_accepted_differs_in_nothing(tmp_path: Path) -> None:
     assert receipt.differences(write(tmp_path), running()) == []
+    assert receipt.differences(write(tmp_path), running(health=200)) == []
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,8 @@ def test_what_runs_as_accepted_differs_in_nothing(tmp_path: Path) -> None:
         ({"release": "other"}, "current is other"),
         ({"fingerprint": "ba9876543210"}, "fingerprint"),
         ({"edited": ["/etc/sglang/d/eagle3.env"]}, "/etc/sglang/d/eagle3.env was edited, or is gone"),
+        ({"health": 503}, "its server does not answer (/health: 503)"),
+        ({"health": 0}, "its server does not answer (/health: nothing)"),
         ({"refuses": True}, "it refuses new connections of clients"),
         ({"left_out_by": ["gateway-1"]}, "gateway-1 sends it no requests until a rollout puts it back"),
     ],

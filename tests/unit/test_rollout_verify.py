@@ -91,3 +91,12 @@ def test_what_a_rollout_that_was_broken_off_has_left_is_named(repository: Path, 
     assert "it refuses new connections of clients (nft list table inet sglang_rollout)" in said
     assert "a rollout that began at 2026-02-25 10:15 UTC has not ended" in said
     assert "To mend it: ansible-playbook site.yml -i host," in said
+
+
+def test_a_first_rollout_that_was_broken_off_is_named(repository: Path, tmp_path: Path) -> None:
+    said = verify(repository, tmp_path, refuses=False)
+    assert "no receipt in" in said and "broken off" not in said
+    receipt.begin(tmp_path / "receipts", "host", found=None, now=100.0)
+    said = " ".join(verify(repository, tmp_path, refuses=False).split())
+    assert "one of a rollout that is under way or was broken off: its server may be starting" in said
+    assert "To mend it: ansible-playbook site.yml -i host," in said

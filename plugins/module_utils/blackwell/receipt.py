@@ -175,6 +175,8 @@ def differences(
         found.append(
             f"{running.get('deployment') or 'nothing that was recorded'} runs, not {serves.get('deployment')}"
         )
+    if running.get("health") not in (None, 200):
+        found.append(f"its server does not answer (/health: {running['health'] or 'nothing'})")
     files, then = running.get("files") or {}, receipt["requested"]["files"]
     found += [
         f"{name} is another one" for name in sorted(set(files) & set(then)) if files[name] != then[name]
