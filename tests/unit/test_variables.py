@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
-from blackwell import contradictions, limits, variables
+from blackwell import contradictions, limits, server, variables
 from blackwell.variables import Problem, Renamed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,7 +171,7 @@ def test_sglang_s_own_names_and_short_ones_are_understood(
 
 
 def test_every_name_of_sglang_s_stands_for_a_variable(ours: variables.Known) -> None:
-    assert set(variables.SGLANG_NAMES.values()) <= set(ours.options)
+    assert set(server.SGLANG_NAMES.values()) <= set(ours.options)
 
 
 @pytest.mark.parametrize(

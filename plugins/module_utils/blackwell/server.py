@@ -42,15 +42,25 @@ MEM_FRACTION_DOUBTFUL = 0.85
 
 SPECULATION_NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 
-# The judged arguments that have a variable of their own; what else is given comes from eagle3_server_extra_arguments.
-_OWN_VARIABLE = (
-    "attention_backend",
-    "fp4_gemm_backend",
-    "model_path",
-    "moe_runner_backend",
-    "speculative_draft_attention_backend",
-    "speculative_draft_model_path",
-)
+# SGLang's own names for what a variable of ours sets. Nobody else calls anything so, and whoever knows
+# SGLang writes them first.
+SGLANG_NAMES: Mapping[str, str] = {
+    "tp_size": "eagle3_server_tensor_parallel_size",
+    "mem_fraction_static": "eagle3_server_mem_fraction_static",
+    "cuda_graph_max_bs": "eagle3_server_cuda_graph_max_bs",
+    "moe_runner_backend": "eagle3_server_moe_runner_backend",
+    "fp4_gemm_backend": "eagle3_server_fp4_gemm_backend",
+    "enable_flashinfer_allreduce_fusion": "eagle3_server_enable_flashinfer_allreduce_fusion",
+    "speculative_algorithm": "eagle3_server_profile",
+    "speculative_draft_model_path": "eagle3_server_draft_model_path",
+    "speculative_draft_model_quantization": "eagle3_server_draft_quantization",
+    "speculative_draft_attention_backend": "eagle3_server_draft_attention_backend",
+    "speculative_num_steps": "eagle3_server_speculative_num_steps",
+    "speculative_eagle_topk": "eagle3_server_speculative_eagle_topk",
+    "speculative_num_draft_tokens": "eagle3_server_speculative_num_draft_tokens",
+}
+# These are too common to be SGLang's wherever they stand, and are called the same here, behind the prefix.
+_SAME_NAMES = ("attention_backend", "model_path")
 _ENVIRONMENTS = "eagle3_server_extra_environment or eagle3_server_nccl_environment"
 
 # What an HTTP bearer token may hold (RFC 6750); it also keeps a key the same in YAML, in a header and in a
@@ -136,9 +146,9 @@ def doubts(profile: str, arguments: Mapping[str, Any], *, engine: str) -> list[s
 
 def _setting(argument: str) -> str:
     """The variable that an argument of SGLang comes from."""
-    if argument in _OWN_VARIABLE:
-        return "eagle3_server_" + argument.replace("speculative_draft_", "draft_")
-    return f"{argument} in eagle3_server_extra_arguments"
+    if argument in _SAME_NAMES:
+        return f"eagle3_server_{argument}"
+    return SGLANG_NAMES.get(argument, f"{argument} in eagle3_server_extra_arguments")
 
 
 def _path_problems(arguments: Mapping[str, Any]) -> list[str]:

@@ -15,27 +15,12 @@ from typing import Any
 
 import yaml
 
+from .server import SGLANG_NAMES
+
 # Ansible's own set_fact, under each of the names by which it may be called.
 _SET_FACT = ("ansible.builtin.set_fact", "set_fact")
 # What a task may be nested in.
 _NESTED = ("tasks", "pre_tasks", "post_tasks", "block", "rescue", "always")
-# SGLang's own names for what a variable of ours sets, and what they are shortened to. Nobody else calls anything so,
-# and whoever knows SGLang writes them first.
-SGLANG_NAMES: Mapping[str, str] = {
-    "tp_size": "eagle3_server_tensor_parallel_size",
-    "mem_fraction_static": "eagle3_server_mem_fraction_static",
-    "cuda_graph_max_bs": "eagle3_server_cuda_graph_max_bs",
-    "moe_runner_backend": "eagle3_server_moe_runner_backend",
-    "fp4_gemm_backend": "eagle3_server_fp4_gemm_backend",
-    "enable_flashinfer_allreduce_fusion": "eagle3_server_enable_flashinfer_allreduce_fusion",
-    "speculative_algorithm": "eagle3_server_profile",
-    "speculative_draft_model_path": "eagle3_server_draft_model_path",
-    "speculative_draft_model_quantization": "eagle3_server_draft_quantization",
-    "speculative_draft_attention_backend": "eagle3_server_draft_attention_backend",
-    "speculative_num_steps": "eagle3_server_speculative_num_steps",
-    "speculative_eagle_topk": "eagle3_server_speculative_eagle_topk",
-    "speculative_num_draft_tokens": "eagle3_server_speculative_num_draft_tokens",
-}
 # What these mean is only clear behind a prefix of ours.
 _SHORT_NAMES: Mapping[str, str] = {
     "tp": "eagle3_server_tensor_parallel_size",
