@@ -350,13 +350,12 @@ def _against_floor(
     ratio = Interval(spread.estimate / floor, spread.low / floor, spread.high / floor)
     outcome = _side(figure, ratio, 1.0)
     undecided = outcome == said.UNDECIDABLE
-    kind = "ceiling" if figure.less_is_better else "floor"
     return Finding(
         point=name,
         figure=figure.name,
         outcome=outcome,
         against=said.FLOOR,
-        text=f"{figure.label} {figure.text(median(samples))}, {kind} {figure.text(floor)}",
+        text=f"{figure.label} {figure.text(median(samples))}, {figure.bound} {figure.text(floor)}",
         value=median(samples),
         reference=floor,
         change=ratio.estimate - 1,

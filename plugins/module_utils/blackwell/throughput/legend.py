@@ -21,6 +21,11 @@ class Figure:
         """The label with the unit, for an axis or a column: 'Decode, tok/s'."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
+    @property
+    def bound(self) -> str:
+        """What a value of the inventory is that a result may not cross: 'floor' or 'ceiling'."""
+        return "ceiling" if self.less_is_better else "floor"
+
     def bare(self, value: float | None) -> str:
         """The value without its unit, or - when it could not be had."""
         return "-" if value is None else f"{value:.{self.digits}f}"

@@ -75,8 +75,7 @@ def _change_row(finding: Finding, x: svg.Scale, reach: float, top: float) -> lis
     change = finding.change or 0.0
     interval = percent(change)
     if finding.against == said.FLOOR:  # No earlier state, so the distance to it is no change.
-        bound_name = "ceiling" if figure.less_is_better else "floor"
-        interval = f"{figure.text(finding.value)}, {bound_name} {figure.text(finding.reference)}"
+        interval = f"{figure.text(finding.value)}, {figure.bound} {figure.text(finding.reference)}"
     elif finding.low is not None and finding.high is not None:
         interval += f" ({percent(finding.low)} to {percent(finding.high)})"
     low = -reach if finding.low is None else finding.low

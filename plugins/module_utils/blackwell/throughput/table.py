@@ -101,8 +101,7 @@ def _figure_row(samples: Sequence[float], name: str, finding: Finding | None) ->
         return [*row, "", "", ""]
     mark = _MARKS[finding.outcome]
     if finding.against == FLOOR:
-        bound = "ceiling" if figure.less_is_better else "floor"
-        return [*row, f"{bound} {figure.text(finding.reference)}", "", mark]
+        return [*row, f"{figure.bound} {figure.text(finding.reference)}", "", mark]
     change = interval_text(finding.change, finding.low, finding.high)
     return [*row, figure.text(finding.reference), change, mark]
 
