@@ -159,7 +159,8 @@ def telling_line(journal: Sequence[str], late: str = "") -> str:
     """
     lines = [line.strip() for line in journal if line.strip()]
     ends = [number for number, line in enumerate(lines, 1) if line.endswith(_ENDED_WELL)]
-    lines = lines[ends[-1] :] or lines if ends else lines
+    if ends:
+        lines = lines[ends[-1] :] or lines
     for matching in (_ERROR_LINE,) if late else (_ERROR_LINE, _UNIT_LINE):
         causes = [line for line in lines if matching.search(line) and not _ECHOES.search(line)]
         if causes:
