@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
-# The logic is where Ansible finds it.
+# The logic is where Ansible finds it; only from here on it can be imported (E402).
 sys.path.append(str(ROOT / "plugins" / "module_utils"))
 
 from blackwell_cli import progress, receipts  # noqa: E402
