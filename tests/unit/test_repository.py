@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
@@ -142,6 +143,23 @@ def test_every_entry_point_has_a_spec_and_every_spec_a_task_file(role: str) -> N
     assert called <= set(specs(role)), "ansible-core checks no arguments of an entry point without a spec"
     for entry_point in specs(role):
         assert (ROOT / "roles" / role / "tasks" / f"{entry_point}.yml").exists(), entry_point
+
+
+def test_no_command_of_a_scenario_has_a_doubled_percent_sign_that_nobody_halves() -> None:
+    """testinfra formats a command only where it is given arguments: without them, '%%' is what the host gets."""
+    calls = [
+        (path, node)
+        for path in sorted((ROOT / "molecule").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("run", "run_expect", "run_test", "check_output")
+    ]
+    assert calls
+    wrong = [
+        f"{path}:{node.lineno}" for path, node in calls if len(node.args) == 1 and "%%" in ast.unparse(node)
+    ]
+    assert not wrong
 
 
 def test_entry_points_are_named_without_extension() -> None:

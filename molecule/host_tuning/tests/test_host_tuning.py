@@ -54,7 +54,7 @@ def test_the_kernel_gets_what_others_do_not_give_it(host: Host) -> None:
 @pytest.fixture(scope="module")
 def kept(host: Host) -> list[str]:
     """The packages that unattended-upgrades leaves alone, as apt itself reads its configuration."""
-    shown = host.check_output("apt-config dump --format '%%v%%n' Unattended-Upgrade::Package-Blacklist")
+    shown = host.check_output("apt-config dump --format '%v%n' Unattended-Upgrade::Package-Blacklist")
     return [pattern for pattern in shown.splitlines() if pattern]
 
 
