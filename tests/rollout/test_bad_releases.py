@@ -39,6 +39,21 @@ def test_the_first_host_returns_and_the_others_were_never_touched(
     assert reason in upgrade.text
 
 
+@pytest.mark.parametrize("loss", ["rm", "truncate --size=40"])
+def test_what_serves_comes_back_though_the_record_of_it_was_lost(fleet: Fleet, loss: str) -> None:
+    before = fleet.ready()
+    first = fleet.hosts[0]
+    record = fleet.accepted(first)
+    fleet.ssh(first, f"{loss} /etc/sglang/accepted.json")
+
+    fleet.start(fleet.new_release(), {"crash": True}).failed()
+
+    assert fleet.running(first) == before[first] and fleet.answers(first)
+    assert fleet.accepted(first) == record
+    assert fleet.receipt(first)["outcome"] == "returned"
+    assert fleet.serving() == fleet.hosts
+
+
 # The role throughput_check itself, with a load that a stand-in of known speed answers in a second.
 MEASURED: dict[str, Any] = {
     "quick": False,
