@@ -252,6 +252,7 @@ def test_a_default_with_a_template_is_not_guessed(known: variables.Known) -> Non
 
 GUARDS = {"flashinfer-allreduce-guard": True, "flashinfer-trtllm-comm-sm120": True}
 BOTH_GROUPS = ["sglang_gateways", "sglang_servers"]
+TWO_GATEWAYS = {"sglang_gateways": ["one", "two"]}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REAL: dict[str, Any] = {
     "eagle3_server_enable_flashinfer_allreduce_fusion": True,
@@ -327,6 +328,29 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
             "both groups. Give the gateway and the server a port of its own each.",
         ),
         (
+            {"gateway_virtual_address": "192.0.2.10/24", "groups": TWO_GATEWAYS},
+            "gateway_virtual_address: is '192.0.2.10/24', which is no IPv4 address. It is an address such as "
+            "192.0.2.10 that no host has, and that two gateways share.",
+        ),
+        (
+            {"gateway_virtual_address": "192.0.2.10", "groups": {"sglang_gateways": ["one"]}},
+            "gateway_virtual_address: is 192.0.2.10, but sglang_gateways has 1 host. It is an address such as "
+            "192.0.2.10 that no host has, and that two gateways share.",
+        ),
+        (
+            {
+                "gateway_virtual_address": "192.0.2.10",
+                "gateway_virtual_port": 8080,
+                "groups": TWO_GATEWAYS,
+            },
+            "gateway_virtual_port: is 8080, and so is gateway_port. HAProxy and smg run on the same host: give each a "
+            "port of its own.",
+        ),
+        (
+            {"gateway_virtual_router_id": 0},
+            "gateway_virtual_router_id: is 0. It is a number from 1 to 255.",
+        ),
+        (
             {
                 "model_weights_target_repository": "nvidia/Kimi-K2.5-NVFP4",
                 "model_weights_target_revision": "",
@@ -364,6 +388,8 @@ def test_settings_that_cannot_both_be_meant(
         {"preflight_engine": "cpu", "sglang_stack_engine": "cpu"},
         {"group_names": BOTH_GROUPS},
         {"gateway_port": 30000, "group_names": ["sglang_servers"]},
+        {"gateway_virtual_address": "192.0.2.10", "groups": TWO_GATEWAYS},
+        {"gateway_virtual_port": 8080},
         {"model_weights_target_repository": "a/b", "model_weights_target_revision": COMMIT},
         # What Ansible converts.
         {"eagle3_server_port": "30001", "eagle3_server_mem_fraction_static": "0.8"},
@@ -471,7 +497,7 @@ def test_a_value_that_its_variable_cannot_have(
 
 def test_every_rule_reads_variables_that_exist(ours: variables.Known) -> None:
     for rule in (*contradictions.RULES, *limits.LIMITS):
-        assert set(rule.reads) <= ours.names | {"group_names"}, rule.reads
+        assert set(rule.reads) <= ours.names | {"group_names", "groups"}, rule.reads
 
 
 def test_every_environment_of_an_inventory_has_to_hold_strings(ours: variables.Known) -> None:

@@ -6,6 +6,7 @@ what no single role can see.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,6 +76,25 @@ def _same_port(gateway: str) -> Callable[[Mapping[str, Any]], str]:
     return broken
 
 
+def _shared_address(values: Mapping[str, Any]) -> str:
+    address = str(values["gateway_virtual_address"] or "")
+    if not address:
+        return ""
+    try:
+        ipaddress.IPv4Address(address)
+    except ValueError:
+        return f"is {address!r}, which is no IPv4 address"
+    gateways = values["groups"].get("sglang_gateways", [])
+    return f"is {address}, but sglang_gateways has {len(gateways)} host" if len(gateways) < 2 else ""
+
+
+def _shared_port(values: Mapping[str, Any]) -> str:
+    port, address = values["gateway_virtual_port"], values["gateway_virtual_address"]
+    return (
+        f"is {port}, and so is gateway_port" if address and int(port) == int(values["gateway_port"]) else ""
+    )
+
+
 def _commit(model: str) -> Callable[[Mapping[str, Any]], str]:
     """A model is fetched at a commit, or is there already and has none."""
 
@@ -135,7 +155,17 @@ RULES: tuple[Rule, ...] = (
             _same_port(gateway),
             "Give the gateway and the server a port of its own each",
         )
-        for gateway in ("gateway_port", "gateway_metrics_port")
+        for gateway in ("gateway_port", "gateway_metrics_port", "gateway_virtual_port")
+    ),
+    Rule(
+        ("gateway_virtual_address", "groups"),
+        _shared_address,
+        "It is an address such as 192.0.2.10 that no host has, and that two gateways share",
+    ),
+    Rule(
+        ("gateway_virtual_port", "gateway_port", "gateway_virtual_address"),
+        _shared_port,
+        "HAProxy and smg run on the same host: give each a port of its own",
     ),
     *(
         Rule(

@@ -12,7 +12,7 @@ from typing import Any
 
 from .variables import Rule, called
 
-_PORTS = ("eagle3_server_port", "gateway_port", "gateway_metrics_port")
+_PORTS = ("eagle3_server_port", "gateway_port", "gateway_metrics_port", "gateway_virtual_port")
 
 # The least of each number that means nothing, or something else, below it.
 _LEAST: Mapping[str, int] = {
@@ -42,6 +42,7 @@ _LEAST: Mapping[str, int] = {
     "throughput_check_runs_max": 1,
 }
 
+_ROUTER = "gateway_virtual_router_id"
 _SHARE = "eagle3_server_mem_fraction_static"
 
 # Folders and files of the host. They stand in units, in PATH and in environment files, where a blank, a colon, a quote,
@@ -115,6 +116,7 @@ def _environment(name: str) -> Broken:
 LIMITS: tuple[Rule, ...] = (
     *(Rule((name,), _between(name, 1, 65535), "A port is a number from 1 to 65535") for name in _PORTS),
     *(Rule((name,), _between(name, least), f"It is at least {least}") for name, least in _LEAST.items()),
+    Rule((_ROUTER,), _between(_ROUTER, 1, 255), "It is a number from 1 to 255"),
     Rule((_SHARE,), _between(_SHARE, 0.01, 0.99), "It is a share of the memory, between 0 and 1"),
     *(
         Rule(
