@@ -136,6 +136,16 @@ def test_no_template_looks_for_a_new_line_where_it_sees_a_backslash(path: Path) 
     assert not [text for text in texts if "{{" in text and r"'\n'" in text]
 
 
+@pytest.mark.parametrize("path", YAML_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_condition_of_an_imported_playbook_can_be_judged_on_every_host(path: Path) -> None:
+    """It is every task's of that playbook, on hosts too for which the plays before have set no facts."""
+    for node in walk(load(path)):
+        conditions = node.get("when", []) if "ansible.builtin.import_playbook" in node else []
+        for condition in [conditions] if isinstance(conditions, str) else conditions:
+            for name in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", condition):
+                assert f"{name} | default(" in condition
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_every_entry_point_has_a_spec_and_every_spec_a_task_file(role: str) -> None:
     called = {entry for path in YAML_FILES for name, entry in role_calls(path) if name == role}
