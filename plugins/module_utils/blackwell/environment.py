@@ -192,7 +192,10 @@ def find_python(command: str, version: str) -> str:
         OperatorError: it is not there, or is another version.
     """
     path = shutil.which(command)
-    remedy = f"apt-get install python{version}, or set sglang_stack_python to a Python that has a lock"
+    remedy = (
+        f"apt-get install python{version}, or set sglang_stack_python (of a gateway: gateway_python) to one that has a "
+        "lock"
+    )
     if path is None:
         raise OperatorError(
             f"This host has no Python {version}",
@@ -218,10 +221,11 @@ def find_python(command: str, version: str) -> str:
 def _check_lock(lock: Lock) -> None:
     if lock.unhashed:
         raise OperatorError(
-            "The lock has packages whose checksum nobody has published",
+            f"The lock {lock.name} has packages whose checksum nobody has published",
             found=", ".join(str(pin) for pin in lock.unhashed),
             expected="a sha256 for every package",
-            remedy=f"{_BUNDLE_COMMAND} downloads them and records their checksums in the lock",
+            remedy=f'{_BUNDLE_COMMAND} -e \'{{"bundle_locks": ["{lock.name}"]}}\' downloads them and records their '
+            "checksums in the lock; commit that",
         )
 
 

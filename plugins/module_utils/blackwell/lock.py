@@ -91,6 +91,12 @@ class Lock:
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     @property
+    def name(self) -> str:
+        """Its file in ``files/locks``, without the ending."""
+        flavour = self.versions.get("torch", "").partition("+")[2] or "cpu"
+        return f"sglang-{self.sglang}-{flavour}-py{self.python.replace('.', '')}"
+
+    @property
     def versions(self) -> dict[str, str]:
         """Version by canonical distribution name."""
         return {pin.name: pin.version for pin in self.pins}

@@ -369,7 +369,8 @@ def test_too_little_space_is_refused_before_anything_is_written(wanted: Environm
 def test_a_missing_python_is_named_with_its_package(wanted: Environment, python: str) -> None:
     assert refusal(dataclasses.replace(wanted, python=python), dry_run=True) == (
         f"This host has no Python {PYTHON}. Found: no {python}. Expected: Python {PYTHON}. To mend it: apt-get install "
-        f"python{PYTHON}, or set sglang_stack_python to a Python that has a lock."
+        f"python{PYTHON}, or set sglang_stack_python (of a gateway: gateway_python) to one that "
+        "has a lock."
     )
 
 
@@ -379,16 +380,17 @@ def test_another_python_is_refused(wanted: Environment, tmp_path: Path) -> None:
     old.chmod(0o755)
     assert refusal(dataclasses.replace(wanted, python=str(old))) == (
         f"/python-old is not the Python that the lock was made for. Found: Python 3.4. Expected: Python {PYTHON}. To "
-        f"mend it: apt-get install python{PYTHON}, or set sglang_stack_python to a Python that has a lock."
+        f"mend it: apt-get install python{PYTHON}, or set sglang_stack_python (of a gateway: gateway_python) to one "
+        "that has a lock."
     )
 
 
 def test_a_lock_with_an_unknown_checksum_is_not_installed(wanted: Environment) -> None:
     unknown = dataclasses.replace(wanted.lock.pins[0], sha256="")
     assert refusal(other(wanted, unknown, wanted.lock.pins[1]), dry_run=True) == (
-        "The lock has packages whose checksum nobody has published. Found: alpha==1.0. Expected: a sha256 for every "
-        "package. To mend it: ansible-playbook playbooks/bundle.yml downloads them and records their checksums in the "
-        "lock."
+        f"The lock {wanted.lock.name} has packages whose checksum nobody has published. Found: alpha==1.0. Expected: a "
+        'sha256 for every package. To mend it: ansible-playbook playbooks/bundle.yml -e \'{"bundle_locks": '
+        f'["{wanted.lock.name}"]}}\' downloads them and records their checksums in the lock; commit that.'
     )
 
 
