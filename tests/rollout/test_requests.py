@@ -17,6 +17,18 @@ STEADY = {"ttft_s": 0.5, "step_s": 0.5}
 # A long stream is opened right before its host is taken out, and lasts for 50 seconds.
 BEGIN = "TASK [rollout : Begin]"
 TOKENS = 300
+SUBJECTS = (
+    "amber",
+    "basalt",
+    "chalk",
+    "diorite",
+    "emerald",
+    "flint",
+    "gneiss",
+    "hematite",
+    "ivory",
+    "jasper",
+)
 
 
 def test_no_request_is_lost_in_a_rolling_upgrade(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +58,7 @@ def stream(
 
     def hold() -> None:
         asked = {
-            "model": MODEL, "messages": [{"role": "user", "content": f"Tell me all about {name}"}],
+            "model": MODEL, "messages": [{"role": "user", "content": f"{name}: what is to be said about it?"}],
             "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True,
         }  # fmt: skip
         try:
@@ -74,8 +86,8 @@ def test_a_stream_that_is_open_when_its_host_is_taken_out_ends_with_a_finish_rea
     held: dict[str, tuple[str, str, bool] | Exception] = {}
     upgrade = fleet.start(fleet.new_release(), {"step_s": 0.5}, hosts=[host])
     upgrade.until(BEGIN)
-    # Spread over the hosts by the gateway.
-    streams = [stream(fleet.gateway_url, held, f"subject {number}", TOKENS) for number in range(12)]
+    # Spread over the hosts by the gateway, which keeps what begins alike together: so each begins with another word.
+    streams = [stream(fleet.gateway_url, held, word, TOKENS) for word in SUBJECTS]
     for each in streams:
         each.join()
     assert_whole(held, TOKENS)
