@@ -32,6 +32,10 @@ options:
   found:
     description: What is accepted on the host when a rollout begins.
     type: dict
+  going_back_to:
+    description: The deployment that a rollback goes to, with V(begun).
+    type: str
+    default: ""
   outcome:
     description: How it ended.
     type: str
@@ -124,6 +128,7 @@ def main() -> None:
             "state": {"type": "str", "required": True, "choices": ["begun", "ended", "read"]},
             "host": {"type": "str"},
             "found": {"type": "dict"},
+            "going_back_to": {"type": "str", "default": ""},
             "outcome": {"type": "str", "choices": list(receipt.OUTCOMES)},
             "reason": {"type": "str", "default": ""},
             "marks": {"type": "list", "elements": "dict", "default": []},
@@ -153,7 +158,13 @@ def main() -> None:
             else [],
         )
     if given["state"] == "begun":
-        pending = receipt.begin(folder, given["host"], found=given["found"], now=time.time())
+        pending = receipt.begin(
+            folder,
+            given["host"],
+            found=given["found"],
+            now=time.time(),
+            going_back_to=given["going_back_to"],
+        )
         module.exit_json(changed=True, pending=pending, expected=receipt.expected(earlier))
     try:
         written = receipt.end(

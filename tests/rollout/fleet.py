@@ -256,6 +256,11 @@ class Fleet:
             return 0
 
 
+def podman(action: str, host: str) -> None:
+    """``pause``: freeze a host; ``unpause``: let it go on."""
+    subprocess.run(["podman", action, f"blackwell-{host}"], check=True, capture_output=True)
+
+
 def wait_until(what: Callable[[], bool], *, seconds: float, why: str) -> None:
     """Wait until something is so; the test fails when it does not come."""
     deadline = time.monotonic() + seconds

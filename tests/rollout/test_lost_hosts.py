@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import Any
 
 import pytest
 
-from tests.rollout.fleet import Fleet
-
-
-def podman(action: str, host: str) -> None:
-    """Freeze a host or let it go on."""
-    subprocess.run(["podman", action, f"blackwell-{host}"], check=True, capture_output=True)
+from tests.rollout.fleet import Fleet, podman
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.rollout.fleet import ROOT, SETTINGS, Fleet, Run
+import pytest
+
+from tests.rollout.fleet import ROOT, SETTINGS, Fleet, Run, podman
 
 # The canary is the project's own, not that of quick/; the stand-in knows this answer.
 QUESTION = {"prompt": "What is the capital of France?", "expect": r"\bParis\b"}
@@ -34,6 +36,11 @@ def test_an_operator_goes_back_to_what_was_accepted_before_and_names_a_release(f
         assert receipt["requested"]["release"] == before[host]
     assert fleet.serving() == fleet.hosts
 
+    # The same command again goes on where it was broken off; where it was not, there is nothing to do.
+    starts = {host: fleet.invocation(host) for host in fleet.hosts}
+    go_back().succeeded()
+    assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
+
     go_back(sglang_release=after[fleet.hosts[0]]).succeeded()
     assert {host: fleet.running(host) for host in fleet.hosts} == after
 
@@ -41,5 +48,53 @@ def test_an_operator_goes_back_to_what_was_accepted_before_and_names_a_release(f
     starts = {host: fleet.invocation(host) for host in fleet.hosts}
     refused = go_back(sglang_release="0.0.0-000000000000").failed()
     assert "0.0.0-000000000000 was not accepted on this host" in refused.text
+    assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
+    assert fleet.serving() == fleet.hosts
+
+
+@pytest.mark.parametrize("phase", ["start", "prove", "restore"])
+def test_a_way_back_that_is_killed_is_finished_by_the_same_command(fleet: Fleet, phase: str) -> None:
+    before = fleet.ready()
+    fleet.deploy(fleet.new_release())
+    run = go_back()
+    run.until(f"{fleet.hosts[1]}: {phase}")
+    run.kill()
+
+    go_back().succeeded()
+
+    assert {host: fleet.running(host) for host in fleet.hosts} == before
+    assert {host: fleet.accepted(host)["release"] for host in fleet.hosts} == before
+    assert fleet.serving() == fleet.hosts
+    fleet.ssh(fleet.hosts[1], "test ! -e /var/lib/sglang/receipts/pending.json")
+
+
+def test_what_serves_is_put_back_when_the_older_release_does_not_start(fleet: Fleet) -> None:
+    before = fleet.ready()
+    first, *others = fleet.hosts
+    fleet.deploy(fleet.new_release())
+    after, starts = fleet.running(first), {host: fleet.invocation(host) for host in others}
+    behaviour = f"/opt/sglang/releases/{before[first]}/venv/lib/python3.11/site-packages/behaviour.json"
+    fleet.ssh(first, f"echo '{{\"crash\": true}}' > {behaviour}")
+
+    back = go_back().failed()
+
+    assert "crashes at its start" in back.text and f"{after}-" in back.text
+    assert fleet.running(first) == fleet.current(first) == fleet.accepted(first)["release"] == after
+    receipt = fleet.receipt(first)
+    assert (receipt["outcome"], receipt["requested"]["release"]) == ("returned", before[first])
+    assert fleet.serving() == fleet.hosts and fleet.answers(first)
+    assert {host: fleet.invocation(host) for host in others} == starts
+
+
+def test_a_gateway_that_cannot_be_asked_stops_it_before_a_host_is_taken_out(fleet: Fleet) -> None:
+    fleet.ready()
+    fleet.deploy(fleet.new_release())
+    starts = {host: fleet.invocation(host) for host in fleet.hosts}
+    podman("pause", fleet.gateway)
+    try:
+        back = go_back().failed()
+    finally:
+        podman("unpause", fleet.gateway)
+    assert f"no ssh to {fleet.gateway}" in back.text and '"rollout_gateways": []' in back.text
     assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
     assert fleet.serving() == fleet.hosts

@@ -37,7 +37,9 @@ def name_of(began: float, host: str) -> str:
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began))}-{host}"
 
 
-def begin(folder: Path, host: str, *, found: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
+def begin(
+    folder: Path, host: str, *, found: Mapping[str, Any] | None, now: float, going_back_to: str = ""
+) -> dict[str, Any]:
     """Note that a rollout begins; returns the pending receipt.
 
     One that is pending already was broken off: the new one keeps its beginning and what it found, and counts it.
@@ -47,6 +49,8 @@ def begin(folder: Path, host: str, *, found: Mapping[str, Any] | None, now: floa
         host: its name in the inventory.
         found: what is accepted on the host; None before a first deployment.
         now: seconds since the epoch.
+        going_back_to: the deployment that a rollback goes to, so that one that is broken off can be resumed; empty for
+            any other rollout.
     """
     broken = pending(folder) or {}
     begun = {
@@ -57,6 +61,7 @@ def begin(folder: Path, host: str, *, found: Mapping[str, Any] | None, now: floa
         "began": now,
         "first_began": broken.get("first_began", now),
         "broken_runs": broken.get("broken_runs", -1) + 1,
+        "going_back_to": going_back_to,
     }
     replace(folder / PENDING, _text(begun))
     return begun
