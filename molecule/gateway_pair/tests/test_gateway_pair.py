@@ -20,27 +20,31 @@ GATEWAYS = ("molecule-1", "molecule-2")
 SERVER = "molecule-3"
 WORKER = "http://10.231.77.23:31000"
 ADDRESS = "10.231.77.29"
+READINESS = (
+    "curl --silent --output /dev/null --write-out '%{http_code}' http://127.0.0.1:8080/readiness || true"
+)
+# What each program reads, and the end of its unit's name.
+UNITS = {"haproxy.cfg": "balancer", "keepalived.conf": "address"}
 URL = f"http://{ADDRESS}:8000"
 SENTENCE = "a server is as quick as it was seen to be at noon"
 
 
-def ansible(program: str, *rest: str) -> str:
-    """What a command of Ansible prints; it has to succeed."""
+def ansible(program: str, *rest: str, fails: bool = False) -> str:
+    """What a command of Ansible prints; it has to succeed, or to fail."""
     done = subprocess.run(
         [program, f"--inventory={ROOT}/inventory/molecule", *rest],
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
 
 
-def converge(**variables: object) -> str:
+def converge(*, fails: bool = False, **variables: object) -> str:
     """Run the scenario's playbook again, with other settings."""
-    return ansible(
-        "ansible-playbook", f"--extra-vars={json.dumps(variables)}", str(SCENARIO / "converge.yml")
-    )
+    given = f"--extra-vars={json.dumps(variables)}"
+    return ansible("ansible-playbook", given, str(SCENARIO / "converge.yml"), fails=fails)
 
 
 def ssh(host: str, command: str, given: str | None = None) -> str:
@@ -71,6 +75,11 @@ def is_ready() -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def own_is_ready(host: str) -> bool:
+    """Whether the gateway of a host has a server."""
+    return ssh(host, READINESS) == "200"
 
 
 def wait_until(what: Callable[[], bool], why: str, seconds: float = 60) -> None:
@@ -133,6 +142,46 @@ def test_a_gateway_that_dies_is_not_asked_again() -> None:
         time.sleep(5)
     ssh(GATEWAYS[0], "systemctl start sglang-gateway")
     assert len(load.requests) >= 8 and not load.lost, load.lost[:10]
+
+
+def test_the_only_gateway_that_takes_requests_is_not_stopped() -> None:
+    before = invocation(GATEWAYS[0], "sglang-gateway")
+    ssh(GATEWAYS[1], "systemctl stop sglang-gateway")
+    said = converge(gateway_retries=2, fails=True)
+    ssh(GATEWAYS[1], "systemctl start sglang-gateway")
+    assert "molecule-1 was not touched" in said and "molecule-2 without 200 on /readiness" in said
+    assert invocation(GATEWAYS[0], "sglang-gateway") == before and is_ready()
+    wait_until(lambda: own_is_ready(GATEWAYS[1]), "it is back")
+    converge()
+
+
+def test_a_gateway_that_is_built_anew_takes_over_the_hosts_of_the_other() -> None:
+    folder = "/var/lib/sglang-gateway"
+    ssh(GATEWAYS[0], f"systemctl stop sglang-gateway; rm {folder}/hosts.json {folder}/workers.json")
+    converge()
+    assert ssh(GATEWAYS[0], f"cat {folder}/hosts.json") == ssh(GATEWAYS[1], f"cat {folder}/hosts.json")
+    assert own_is_ready(GATEWAYS[0])
+
+
+def test_settings_that_were_written_and_not_taken_up_are_taken_up_by_the_next_run() -> None:
+    """As a run leaves them that is broken off between the two."""
+    for name in ("haproxy.cfg", "keepalived.conf"):
+        ssh(GATEWAYS[0], f"echo '# as before' > /run/sglang-gateway-{UNITS[name]}/settings")
+    converge()
+    for name, unit in UNITS.items():
+        ssh(GATEWAYS[0], f"cmp /etc/sglang-gateway/{name} /run/sglang-gateway-{unit}/settings")
+
+
+def test_two_that_do_not_hear_each_other_are_refused() -> None:
+    ssh(
+        GATEWAYS[0],
+        "nft 'table ip deaf { chain input { type filter hook input priority 0; ip protocol 112 drop; }; }'",
+    )
+    wait_until(lambda: len(holders()) == 2, "both take the address")
+    said = converge(fails=True)
+    ssh(GATEWAYS[0], "nft delete table ip deaf")
+    assert "Found: molecule-1, molecule-2" in said and "protocol 112" in said
+    wait_until(lambda: len(holders()) == 1, "one gives it up")
 
 
 @pytest.mark.parametrize("unit", ["sglang-gateway-address", "sglang-gateway-balancer"])
