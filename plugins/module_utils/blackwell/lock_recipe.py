@@ -9,6 +9,7 @@ has them.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -39,30 +40,56 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
         python: the Python of the hosts, ``major.minor``.
 
     Raises:
-        OperatorError: uv finds no solution, or a package has no wheel for the target.
+        OperatorError: there is no such flavour or release, the recipe contradicts the release, uv finds no
+            solution, or a package has no wheel for the target.
     """
+    if not recipe_file.is_file():
+        raise OperatorError(
+            f"There is no flavour {recipe_file.stem}",
+            found=", ".join(sorted(path.stem for path in recipe_file.parent.glob("*.yml"))),
+            remedy=f"name one of these, or write the recipe {recipe_file}",
+        )
     recipe = yaml.safe_load(recipe_file.read_text())
     known = recipe["releases"].get(sglang, {})
     elsewhere = _elsewhere(recipe, sglang, python)
-    overrides = [
-        *(f"{pin}" for pin in elsewhere if pin.name in recipe["replaced"]),
-        *known.get("overrides", []),
-    ]
+    deliberate = known.get("overrides", [])
+    # A wheel of the recipe may be a deliberate override, too: it is named once.
+    overrides = list(
+        dict.fromkeys([*(str(pin) for pin in elsewhere if pin.name in recipe["replaced"]), *deliberate])
+    )
     without = sorted({canonical(name) for entry in recipe["without"] for name in entry["packages"]})
     package = recipe.get("package", "sglang")
     requires = [f"{package}=={sglang}", *recipe["requires"], *known.get("requires", []), *map(str, elsewhere)]
 
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        asked = {
+            f"{'SGLang' if package == 'sglang' else package} {sglang}": _requirements(
+                work / "release", package, sglang, python, recipe["platform"]
+            )
+        }
         for pin in elsewhere:
-            _stub(work, pin, recipe["wheels"])
+            requirements = _described(pin, recipe["wheels"])
+            asked[f"{pin.name} {pin.version}"] = requirements
+            _stub(work, pin, requirements)
+        # An override silences uv, so that it would not notice this.
+        wrong = _contradictions(asked, [pin for pin in elsewhere if str(pin) not in deliberate], python)
+        if wrong:
+            raise OperatorError(
+                "; ".join(
+                    f"{owner} pins {pinned}, the recipe {recipe_file.name} has {pin}"
+                    for owner, pinned, pin in wrong
+                ),
+                remedy=f"add the wheels that fit, with releases: [{sglang}], under wheels in {recipe_file}, and give "
+                "those of other releases their own releases; a version that differs on purpose belongs in the "
+                f"overrides of the release {sglang}",
+            )
         (work / "in.txt").write_text("\n".join(requires) + "\n")
         (work / "overrides.txt").write_text("\n".join(overrides) + "\n")
         (work / "without.txt").write_text("\n".join(without) + "\n")
         result = subprocess.run(
-            ["uv", "pip", "compile", "in.txt", "--no-config", "--quiet", "--format", "pylock.toml",
-             "--python-version", python, "--python-platform", f"x86_64-{_glibc(recipe['platform'])}",
-             "--only-binary", ":all:", "--generate-hashes", "--find-links", ".",
+            ["uv", "pip", "compile", "in.txt", "--format", "pylock.toml", *_target(python, recipe["platform"]),
+             "--generate-hashes", "--find-links", ".",
              "--override", "overrides.txt", "--excludes", "without.txt", "--output-file", "pylock.toml"],
             cwd=work, capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -82,6 +109,24 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
         assert head, section
         name = canonical(head["name"])
         pins.append(by_name.get(name) or _best(name, head["version"], section, python, recipe["platform"]))
+    meant = {*by_name, *(canonical(pin.split("==")[0]) for pin in deliberate)}
+    foreign = [
+        pin
+        for pin in pins
+        if pin.name in recipe["replaced"]
+        and pin.name not in meant
+        and not pin.version.endswith(f"+{recipe_file.stem}")
+    ]
+    if foreign:
+        names = ", ".join(map(str, foreign))
+        raise OperatorError(
+            f"The recipe {recipe_file.name} replaces the package index's build of "
+            + ", ".join(pin.name for pin in foreign),
+            found=f"{names}, from the index",
+            expected=", ".join(f"{pin}+{recipe_file.stem}" for pin in foreign),
+            remedy=f"add the wheel, with releases: [{sglang}], under wheels in {recipe_file}; if the index's build is "
+            f"meant, add {names} to the overrides of the release {sglang}",
+        )
     made = Lock(
         sglang=sglang if package == "sglang" else "none",
         engine=recipe["engine"],
@@ -111,9 +156,60 @@ def _elsewhere(recipe: dict[str, Any], sglang: str, python: str) -> list[Pin]:
     return pins
 
 
-def _stub(folder: Path, pin: Pin, wheels: list[dict[str, Any]]) -> None:
+def _target(python: str, platform: str) -> list[str]:
+    """What uv is told about the hosts."""
+    return [
+        *("--no-config", "--quiet", "--only-binary", ":all:"),
+        *("--python-version", python, "--python-platform", f"x86_64-{_glibc(platform)}"),
+    ]
+
+
+def _requirements(folder: Path, package: str, release: str, python: str, platform: str) -> list[str]:
+    """What the release itself asks for. uv shows it only to who unpacks the wheel."""
+    result = subprocess.run(
+        ["uv", "pip", "install", "--no-deps", "--target", str(folder), *_target(python, platform),
+         f"{package}=={release}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if result.returncode:
+        absent = f"there is no version of {package}=={release}" in result.stderr
+        raise OperatorError(
+            f"There is no release {release} of {package}" if absent else f"uv cannot get {package} {release}",
+            found=" ".join(result.stderr.split()),
+            remedy="name a release that the package index has"
+            if absent
+            else "check that the package index can be reached, and that it has a wheel of this release",
+        )
+    (unpacked,) = importlib.metadata.distributions(path=[str(folder)])
+    return unpacked.requires or []
+
+
+def _contradictions(asked: dict[str, list[str]], pins: list[Pin], python: str) -> list[tuple[str, str, Pin]]:
+    """Who asks for what, and the pin of the recipe that is something else."""
+    from packaging.requirements import Requirement
+
+    # The build of a flavour (2.9.1+cu130) fits a pin of its version (==2.9.1). Markers are those of the hosts.
+    hosts = {"python_version": python, "python_full_version": f"{python}.0", "extra": "",
+             "sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}  # fmt: skip
+    by_name = {pin.name: pin for pin in pins}
+    wrong = []
+    for owner, requirements in asked.items():
+        for requirement in map(Requirement, requirements):
+            pin = by_name.get(canonical(requirement.name))
+            applies = requirement.marker is None or requirement.marker.evaluate(hosts)
+            if pin and applies and not requirement.specifier.contains(pin.version, prereleases=True):
+                wrong.append((owner, f"{requirement.name}{requirement.specifier}", pin))
+    return wrong
+
+
+def _described(pin: Pin, wheels: list[dict[str, Any]]) -> list[str]:
+    """What a wheel of the recipe asks for."""
+    requires: list[str] = next(entry["requires"] for entry in wheels if entry["file"] == pin.filename)
+    return requires
+
+
+def _stub(folder: Path, pin: Pin, requires: list[str]) -> None:
     """A wheel of metadata only: enough for a resolver."""
-    requires = next(entry["requires"] for entry in wheels if entry["file"] == pin.filename)
     stem = "-".join(pin.filename.split("-")[:2])
     metadata = [f"Metadata-Version: 2.1\nName: {pin.name}\nVersion: {pin.version}"]
     metadata += [f"Requires-Dist: {requirement}" for requirement in requires]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from blackwell import lock_recipe
 from blackwell.errors import OperatorError
+from blackwell.lock import parse
+
+from tests.unit.release.conftest import PYTHON, WheelMaker
 
 PLATFORM = "manylinux_2_35_x86_64"
 
@@ -78,23 +83,140 @@ def test_a_release_gets_the_builds_that_belong_to_it(
     ]
 
 
-def test_a_release_that_the_recipe_does_not_have_is_asked_for(tmp_path: Path) -> None:
-    """uv finds nothing, as the release is not there at all, and pip would not either."""
+SGLANG = ["torch==2.11.0", "torchvision", 'torch==2.9.0; platform_machine == "aarch64"', "kernels==0.4.2"]
+TORCH = {"file": "torch-2.9.1+cu130-cp310-abi3-manylinux_2_28_x86_64.whl", "requires": []}
+KERNELS = {"file": "kernels-0.4.2+cu130-cp310-abi3-manylinux_2_28_x86_64.whl", "requires": []}
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_wheel: WheelMaker, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package index with SGLang 0.5.11 and what it asks for."""
+    root = tmp_path / "index"
+    for name, version, requires in [
+        ("sglang", "0.5.11", SGLANG),
+        ("torch", "2.11.0", []),
+        ("torchvision", "0.26.0", []),
+        ("kernels", "0.4.2", []),
+    ]:
+        pin = make_wheel(name, version, requires, into=root / name)
+        link = f'<a href="{pin.filename}#sha256={pin.sha256}">{pin.filename}</a>'
+        (root / name / "index.html").write_text(f"<!DOCTYPE html><html><body>{link}</body></html>")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", root.as_uri())
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    return root
+
+
+def write_recipe(folder: Path, **differences: Any) -> Path:
     recipe = {
-        "engine": "cpu",
+        "engine": "cuda",
         "platform": PLATFORM,
-        "requires": ["no-such-package-at-all-1234==1"],
-        "replaced": [],
+        "requires": [],
+        "replaced": ["torch", "kernels"],
         "without": [],
-        "wheels": [],
-        "releases": {},
+        "wheels": [TORCH, KERNELS],
+        "releases": {"0.5.11": {}},
+        **differences,
     }
-    (tmp_path / "cpu.yml").write_text(yaml.safe_dump(recipe))
+    path = folder / "cu130.yml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+@pytest.mark.usefixtures("index")
+def test_a_wheel_that_contradicts_the_release_is_refused(tmp_path: Path) -> None:
+    """The override that brings the build in would keep uv from noticing it."""
+    recipe = write_recipe(tmp_path)
+    with pytest.raises(OperatorError) as caught:
+        lock_recipe.make(recipe, "0.5.11", PYTHON)
+    assert str(caught.value) == (
+        "SGLang 0.5.11 pins torch==2.11.0, the recipe cu130.yml has torch==2.9.1+cu130. To mend it: "
+        f"add the wheels that fit, with releases: [0.5.11], under wheels in {recipe}, and give those of other "
+        "releases their own releases; a version that differs on purpose belongs in the overrides of the release "
+        "0.5.11."
+    )
+
+
+@pytest.mark.usefixtures("index")
+def test_wheels_of_a_recipe_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    wheels = [
+        {**TORCH, "file": "torch-2.11.0+cu130-cp310-abi3-manylinux_2_28_x86_64.whl"},
+        {"file": "torchvision-0.24.1+cu130-cp310-abi3-linux_x86_64.whl", "requires": ["torch==2.9.1"]},
+    ]
+    recipe = write_recipe(tmp_path, wheels=wheels)
+    with pytest.raises(OperatorError) as caught:
+        lock_recipe.make(recipe, "0.5.11", PYTHON)
+    assert caught.value.problem == (
+        "torchvision 0.24.1+cu130 pins torch==2.9.1, the recipe cu130.yml has torch==2.11.0+cu130"
+    )
+
+
+@pytest.mark.usefixtures("index")
+def test_a_deliberate_difference_is_an_override_of_the_release(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, releases={"0.5.11": {"overrides": ["torch==2.9.1+cu130"]}})
+    made = parse(lock_recipe.make(recipe, "0.5.11", PYTHON), "lock")
+    assert made.overrides == ("torch==2.9.1+cu130", "kernels==0.4.2+cu130")
+    assert [str(pin) for pin in made.pins] == [
+        "kernels==0.4.2+cu130",
+        "sglang==0.5.11",
+        "torch==2.9.1+cu130",
+        "torchvision==0.26.0",
+    ]
+
+
+@pytest.mark.usefixtures("index")
+def test_the_build_of_the_index_does_not_stand_in_for_a_replaced_one(tmp_path: Path) -> None:
+    recipe = write_recipe(
+        tmp_path,
+        wheels=[{**TORCH, "releases": ["0.5.9"]}],
+        releases={"0.5.11": {"overrides": ["torch==2.11.0"]}},
+    )
+    with pytest.raises(OperatorError) as caught:
+        lock_recipe.make(recipe, "0.5.11", PYTHON)
+    assert str(caught.value) == (
+        "The recipe cu130.yml replaces the package index's build of kernels. Found: kernels==0.4.2, from the index. "
+        "Expected: kernels==0.4.2+cu130. To mend it: add the wheel, with releases: [0.5.11], under wheels in "
+        f"{recipe}; if the index's build is meant, add kernels==0.4.2 to the overrides of the release 0.5.11."
+    )
+
+
+@pytest.mark.usefixtures("index")
+def test_a_release_that_is_not_on_the_index_is_said_to_be_absent(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError) as caught:
+        lock_recipe.make(write_recipe(tmp_path), "9.9.9", PYTHON)
+    assert caught.value.problem == "There is no release 9.9.9 of sglang"
+    assert "there is no version of sglang==9.9.9" in caught.value.found
+    assert caught.value.remedy == "name a release that the package index has"
+
+
+def test_an_index_without_the_package_is_not_an_absent_release(index: Path, tmp_path: Path) -> None:
+    shutil.rmtree(index / "sglang")
     with pytest.raises(
-        OperatorError, match=r"uv found no set of packages for sglang 0\.0\.0\.dev9"
-    ) as caught:
-        lock_recipe.make(tmp_path / "cpu.yml", "0.0.0.dev9", "3.12")
-    assert f"add the release 0.0.0.dev9 in {tmp_path}/cpu.yml" in str(caught.value)
+        OperatorError, match=r"^uv cannot get sglang 0\.5\.11\. Found: error: .* To mend it: check"
+    ):
+        lock_recipe.make(write_recipe(tmp_path), "0.5.11", PYTHON)
+
+
+def test_a_flavour_without_a_recipe_lists_those_that_there_are(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = repository / "files/locks"
+    monkeypatch.setattr("sys.argv", ["make-lock", "cu131", "0.5.9", "3.12"])
+    assert lock_recipe.main(folder) == 1
+    assert capsys.readouterr().err == (
+        "There is no flavour cu131. Found: cpu, cu130, gateway. "
+        f"To mend it: name one of these, or write the recipe {folder}/cu131.yml.\n"
+    )
+
+
+@pytest.mark.usefixtures("index")
+def test_a_release_that_the_recipe_does_not_have_is_asked_for(tmp_path: Path) -> None:
+    """uv finds nothing, as one of the packages is not there at all."""
+    recipe = write_recipe(
+        tmp_path, requires=["no-such-package-at-all-1234==1"], replaced=[], wheels=[], releases={}
+    )
+    with pytest.raises(OperatorError, match=r"uv found no set of packages for sglang 0\.5\.11") as caught:
+        lock_recipe.make(recipe, "0.5.11", PYTHON)
+    assert f"add the release 0.5.11 in {recipe}" in str(caught.value)
 
 
 def test_every_lock_is_in_the_table(repository: Path) -> None:
