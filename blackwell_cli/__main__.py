@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "plugins" / "module_utils"))
 
 from blackwell_cli import progress, receipts  # noqa: E402
+
+# What makes Ansible ask at the terminal: --ask-..., -k, -K and -J, also behind other letters, and vault ids like
+# production@prompt.
+_ASKS = re.compile(r"--ask-.*|-[bvCD]*[kKJ].*|.*@prompt")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,6 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(highlight=False)
     if given.command == "rollout":
         rest = [word for word in given.rest if word != "--"]
+        asks = next(filter(_ASKS.fullmatch, rest), None)
+        if asks:
+            rollout.error(
+                f"{asks} asks for a password, and behind the table nobody could see that. Name a file instead: "
+                "--vault-password-file, --become-password-file or --connection-password-file"
+            )
         return progress.run(console, ROOT, given.playbook, given.inventory, rest, given.receipts)
     if given.command == "receipts":
         return receipts.show(console, given.receipts, given.host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 import threading
 import time
@@ -102,6 +103,14 @@ class Board:
         turn.phase, turn.since = phase, now
 
 
+def _last(text: str, lines: int = 20) -> str:
+    """The last lines of what Ansible said, without colours; of an option that it does not know, why."""
+    said = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
+    # The whole help follows that line.
+    refused = [line for line in said if line.startswith("ansible-playbook: error: ")]
+    return "".join(f"{line}\n" for line in refused or said[-lines:])
+
+
 def run(console: Console, root: Path, playbook: str, inventory: str, rest: list[str], folder: Path) -> int:
     """Run a playbook and show the board; Ansible's own output goes to a file, and failures to the terminal.
 
@@ -114,7 +123,7 @@ def run(console: Console, root: Path, playbook: str, inventory: str, rest: list[
             project_dir=str(root),
             playbook=str(root / playbook),
             inventory=str(Path(inventory).resolve()),
-            cmdline=" ".join(rest) or None,
+            cmdline=shlex.join(rest) or None,
             envvars={"ANSIBLE_CONFIG": str(root / "ansible.cfg")},
             event_handler=board.event,
             quiet=True,
@@ -123,9 +132,15 @@ def run(console: Console, root: Path, playbook: str, inventory: str, rest: list[
             live.update(board.table(time.time()))
             thread.join(0.5)
         live.update(board.table(time.time()))
-    for host, turn in board.turns.items():
-        if turn.failed:
-            console.print(f"[red]{host}[/]: {turn.failed}", markup=True)
+        said = runner.stdout.read() if runner.rc else ""
+    failed = {host: turn.failed for host, turn in board.turns.items() if turn.failed}
+    for host, message in failed.items():
+        # A message holds brackets of its own, such as [inventory/hosts.yml:5].
+        console.print(f"[red]{host}[/]:", end=" ")
+        console.print(message, markup=False)
+    if not failed:
+        # No host is to blame, but what was given: a playbook that is not there, say, or a vault without its password.
+        console.print(_last(said), style="red", markup=False, end="")
     console.print("Receipts: bin/blackwell receipts; what differs: bin/blackwell explain HOST~1 HOST")
     status: int = runner.rc
     return status

@@ -13,7 +13,19 @@ import pytest
 from blackwell import explain
 from rich.console import Console
 
+from blackwell_cli import __main__ as cli
 from blackwell_cli import progress, receipts
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAY = """
+- name: Fail with what was given
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Fail
+      ansible.builtin.fail:
+        msg: found {{ wanted }}
+"""
 
 
 def receipt(**given: Any) -> dict[str, Any]:
@@ -194,3 +206,43 @@ def test_the_board_keeps_what_failed_and_not_what_only_looks_like_a_phase(folder
     failure = {"host": "gpu-1", "task": "Wait", "res": {"msg": "it hangs"}}
     board.event({"event": "runner_on_failed", "event_data": failure})
     assert board.turns["gpu-1"].failed == "it hangs"
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--ask-vault-pass", "--ask-become-pass", "-K", "-vk", "-J", "production@prompt"],
+)
+def test_a_password_that_nobody_could_type_is_refused(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["rollout", "-i", "hosts", "--", "--check", option])
+    assert stopped.value.code == 2
+    assert (
+        f"error: {option} asks for a password, and behind the table nobody could see that. Name a file instead: "
+        "--vault-password-file, --become-password-file or --connection-password-file\n"
+    ) in capsys.readouterr().err
+
+
+def run(folder: Path, playbook: Path, *rest: str) -> tuple[int, str]:
+    """Run a playbook on this machine, as the tool does."""
+    (folder / "hosts.yml").write_text("all: {hosts: {here: {ansible_connection: local}}}\n")
+    out = io.StringIO()
+    console = Console(file=out, width=400)
+    status = progress.run(console, ROOT, str(playbook), str(folder / "hosts.yml"), list(rest), folder)
+    return status, out.getvalue()
+
+
+def test_options_reach_ansible_as_they_are_given(tmp_path: Path) -> None:
+    (tmp_path / "play.yml").write_text(PLAY)
+    done, told = run(tmp_path, tmp_path / "play.yml", "--check", "-e", '{"wanted": "two words [/tmp/x:5]"}')
+    assert done != 0
+    assert "here: found two words [/tmp/x:5]\n" in told
+
+
+def test_a_run_that_no_host_failed_says_what_ansible_said(tmp_path: Path) -> None:
+    done, told = run(tmp_path, tmp_path / "missing.yml")
+    assert done != 0 and f"playbook: {tmp_path}/missing.yml could not be found" in told
+    (tmp_path / "play.yml").write_text(PLAY)
+    done, told = run(tmp_path, tmp_path / "play.yml", "--no-such-option")
+    assert done == 2 and "unrecognized arguments: --no-such-option" in told
