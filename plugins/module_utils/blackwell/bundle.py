@@ -74,8 +74,11 @@ class Bundle:
         """The locks by file name."""
         for path in (*self.locks, self.uv):
             if not path.is_file():
+                others = ", ".join(sorted(entry.stem for entry in path.parent.glob("*-py*.txt")))
                 raise OperatorError(
-                    f"There is no lock {path}",
+                    f"There is no lock {path.stem}",
+                    found=f"{others or 'no lock at all'} in {path.parent}",
+                    expected=str(path),
                     remedy="name locks of files/locks, or make one with files/locks/make-lock",
                 )
         return {path.name: locks.parse(path.read_text(), path.name) for path in self.locks}

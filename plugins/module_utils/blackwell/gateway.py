@@ -211,7 +211,8 @@ class Access:
                 f"{config} does not say how the gateway of this host is reached",
                 found=f"{type(error).__name__}: {error}",
                 expected="the settings that the role gateway writes",
-                remedy="ansible-playbook site.yml --limit sglang_gateways, or take this host out of sglang_gateways",
+                remedy="ansible-playbook site.yml -i <inventory> --limit sglang_gateways, or take this host out of "
+                "sglang_gateways",
             ) from None
         address = f"[{host}]" if ":" in host else host
         return cls(f"http://{address}:{settings['port']}", key, Records(manifest_file.parent))

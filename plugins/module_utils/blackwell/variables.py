@@ -8,7 +8,7 @@ All of it runs on the controller; PyYAML is there because ansible-core needs it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ _SHORT_NAMES: Mapping[str, str] = {
     "max_bs": "eagle3_server_cuda_graph_max_bs",
 }
 # Prefixes that are ours although no role has this very name.
-_FAMILY = ("patch_", "rollout_", "sglang_")
+_FAMILY = ("bundle_", "patch_", "rollout_", "sglang_")
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def distance(left: str, right: str, limit: int) -> int:
 
 def _slips(name: str) -> int:
     """How many slips of the finger still make a near-miss of a name of this length."""
-    return 0 if len(name) < 8 else 2 if len(name) < 20 else 3
+    return 0 if len(name) < 6 else 1 if len(name) < 8 else 2 if len(name) < 20 else 3
 
 
 def nearest(name: str, known: Iterable[str], limit: int) -> str:
@@ -393,7 +393,8 @@ def judge_values(
                 continue
             if option.choices and str(own[name]) not in map(str, option.choices):
                 text = f"is {own[name]!r}"
-                remedy = f"Choose one of: {', '.join(str(choice) for choice in option.choices)}"
+                choices = (str(choice) or '""' for choice in option.choices)
+                remedy = f"Choose one of: {', '.join(choices)}"
                 found.setdefault((name, text, remedy), []).append(host)
             # Null is as good as not set.
             elif own[name] is not None:
@@ -418,6 +419,10 @@ def judge_values(
                 set_here = [name for name in rule.reads if name in own] or list(rule.reads)
                 found.setdefault((set_here[0], text, rule.remedy), []).append(host)
     return [Problem(name, text, remedy, tuple(on)) for (name, text, remedy), on in found.items()]
+
+
+def _refer(readers: Collection[str]) -> str:
+    return f"{' and '.join(readers)} refer{'' if len(readers) > 1 else 's'}"
 
 
 def judge_secrets(unread: Mapping[str, Mapping[str, str]], files: Iterable[Path]) -> list[Problem]:
@@ -452,8 +457,43 @@ def judge_secrets(unread: Mapping[str, Mapping[str, str]], files: Iterable[Path]
     return [
         Problem(
             secret,
-            f"is not set, and {' and '.join(readers)} refer{'' if len(readers) > 1 else 's'} to it",
+            f"is not set, and {_refer(readers)} to it",
             remedy,
+            tuple(dict.fromkeys(host for on in readers.values() for host in on)),
+        )
+        for secret, readers in sorted(found.items())
+    ]
+
+
+def is_key(name: str) -> bool:
+    """Whether a variable holds a key without which a server is open to anybody."""
+    return name.endswith("_api_key")
+
+
+def secrets_of(raw: Any) -> list[str]:
+    """The secrets (``vault_...``) that a value refers to, given as it is written."""
+    return re.findall(r"\bvault_\w+", raw) if isinstance(raw, str) else []
+
+
+def judge_empty_secrets(empty: Mapping[str, Mapping[str, Iterable[str]]]) -> list[Problem]:
+    """Find keys that come from a vault which was copied from its example and not filled in.
+
+    A key that is empty itself is meant so.
+
+    Args:
+        empty: for each host and each key of ours, the secrets that it refers to and that are empty.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for host, keys in empty.items():
+        for name, secrets in sorted(keys.items()):
+            for secret in secrets:
+                found.setdefault(secret, {}).setdefault(name, []).append(host)
+    return [
+        Problem(
+            secret,
+            f"is empty, and {_refer(readers)} to it, so there would be no key",
+            "Fill it in (openssl rand -hex 32 prints one); where no key is meant, write "
+            + " and ".join(f'{name}: ""' for name in readers),
             tuple(dict.fromkeys(host for on in readers.values() for host in on)),
         )
         for secret, readers in sorted(found.items())

@@ -1,0 +1,139 @@
+"""What playbooks refuse before they touch a host, with hosts that nobody can reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SERVERS = "sglang_servers: {hosts: {gpu-1: {ansible_host: 192.0.2.1}}}\n"
+ON_SERVERS = ["site", "upgrade", "rollback", "verify", "throughput"]
+# They begin with the check of names, too.
+WITH_CHECK = [*ON_SERVERS, "repatch", "compare", "bundle"]
+
+
+def play(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["ansible-playbook", f"playbooks/{name}.yml", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    path = tmp_path / "hosts.yml"
+    path.write_text(SERVERS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [*((name, []) for name in (*ON_SERVERS, "repatch")), ("site", ["--limit", "gpu-1"])],
+)
+def test_an_inventory_that_does_not_exist_is_no_success(name: str, limit: list[str]) -> None:
+    done = play(name, "-i", "inventory/nope", *limit)
+    assert done.returncode != 0
+    assert (
+        f"Found: no host in {ROOT}/inventory/nope. Expected: an inventory with hosts in sglang_serv"
+        in said(done)
+    )
+
+
+@pytest.mark.parametrize("limit", [[], ["--limit", "gpu-1"]])
+def test_a_group_of_servers_with_another_name_is_refused(inventory: Path, limit: list[str]) -> None:
+    inventory.write_text(SERVERS.replace("servers", "server"))
+    done = play("site", "-i", str(inventory), *limit)
+    assert done.returncode != 0
+    assert (
+        "No host is in the group sglang_servers; no host was touched. Found: 1 host and the groups sglang_server in "
+        f"{inventory}. Expected: an inventory with hosts in sglang_servers. To mend it: rename the group "
+        "sglang_server to sglang_servers."
+    ) in said(done)
+
+
+def test_a_group_of_gateways_with_another_name_is_refused(inventory: Path) -> None:
+    inventory.write_text(SERVERS + "sglang_gateway: {hosts: {gateway-1: }}\n")
+    done = play("site", "-i", str(inventory))
+    assert done.returncode != 0
+    assert "To mend it: rename the group sglang_gateway to sglang_gateways." in said(done)
+
+
+@pytest.mark.parametrize("name", WITH_CHECK)
+def test_a_misspelt_variable_is_refused_with_the_nearest_name(inventory: Path, name: str) -> None:
+    given = ["-e", "sglang_releas=0.5.9-97a92f3e622b", "-e", "sglang_version=0.5.9"]
+    done = play(name, "-i", str(inventory), *given)
+    assert done.returncode != 0
+    assert "- sglang_releas [-e]: no role of this project knows this variable. Write sglang_release," in said(
+        done
+    )
+    assert "unreachable=1" not in done.stdout
+    assert "WARNING" not in said(done)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"), [("bundle_lock", "bundle_locks"), ("bundel", "bundle"), ("bundle_pth", "bundle_path")]
+)
+def test_a_slip_in_a_variable_of_bundles_is_refused(tmp_path: Path, slip: str, meant: str) -> None:
+    done = play("bundle", "-e", f"{slip}=x", "-e", f"bundle_path={tmp_path}/bundle")
+    assert done.returncode != 0
+    assert f"Write {meant}, or name it" in said(done)
+
+
+@pytest.mark.parametrize("locks", ["gateway-9-py312", '["gateway-9-py312.txt"]'])
+def test_a_lock_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path, locks: str) -> None:
+    given = f'{{"bundle_locks": {locks}}}' if locks.startswith("[") else f"bundle_locks={locks}"
+    done = play("bundle", "-e", given, "-e", f"bundle_path={tmp_path}/bundle")
+    assert done.returncode != 0
+    assert "There is no lock gateway-9-py312. Found: gateway-1.13.0-py310, " in said(done)
+
+
+def test_an_upgrade_without_a_lock_is_refused_before_it_asks(inventory: Path) -> None:
+    done = play("upgrade", "-i", str(inventory), "-e", "sglang_version=0.5.8")
+    assert done.returncode != 0
+    assert "There is no lock for SGLang 0.5.8" in said(done)
+    assert "unreachable=1" not in done.stdout
+
+
+GATEWAYS = f"""
+sglang_servers:
+  hosts: {{gpu-1: , gpu-2: }}
+  vars: {{ansible_host: 127.0.0.1, ansible_port: 1, eagle3_server_tensor_parallel_size: 8}}
+sglang_gateways:
+  hosts: {{gateway-1: {{ansible_connection: local, ansible_python_interpreter: {sys.executable}}}}}
+all:
+  vars: {{eagle3_server_model_path: /srv/models/target, eagle3_server_draft_model_path: /srv/models/draft}}
+"""
+
+
+def test_a_server_that_is_lost_before_the_gateways_stops_them(inventory: Path) -> None:
+    inventory.write_text(GATEWAYS)
+    done = play("site", "-i", str(inventory), "--check", "--limit", "gpu-2,gateway-1")
+    assert done.returncode != 0
+    assert (
+        "The gateway on gateway-1 was not touched, as these servers could not be checked: gpu-2. Expected: every "
+        "server of this run reached and fit, see above. To mend it: bring them back and run again, or leave them out "
+        "with --limit 'gpu-2,gateway-1,!gpu-2'."
+    ) in said(done)
+    assert "Install smg" not in done.stdout
+
+
+def test_a_run_on_gateways_alone_asks_for_no_server(inventory: Path) -> None:
+    inventory.write_text(GATEWAYS)
+    done = play(
+        "site", "-i", str(inventory), "--check", "--limit", "sglang_gateways", "-e", "gateway_python=2.0"
+    )
+    assert "could not be checked" not in done.stdout
+    assert "TASK [gateway : " in done.stdout
