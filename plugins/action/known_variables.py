@@ -47,6 +47,7 @@ class ActionModule(ActionBase):
         names: dict[str, set[str]] = {}
         values: dict[str, dict[str, Any]] = {}
         unread: dict[str, dict[str, str]] = {}
+        empty: dict[str, dict[str, list[str]]] = {}
         for host in hosts:
             own = task_vars["hostvars"][host]
             names[host], values[host], unread[host] = set(own), {}, {}
@@ -56,6 +57,12 @@ class ActionModule(ActionBase):
                 except AnsibleError as error:
                     # It refers to something that is only known on the host, later, or to a secret that is missing.
                     unread[host][name] = str(error)
+            # Only as it is written does a key tell an empty secret from one that is meant to be empty.
+            raw = task_vars["hostvars"].raw_get(host)
+            empty[host] = {
+                name: [secret for secret in variables.secrets_of(raw[name]) if not raw.get(secret, "later")]
+                for name in filter(variables.is_key, values[host])
+            }
 
         files = variables.variable_files(
             [Path(source) for source in task_vars["ansible_inventory_sources"]],
@@ -64,6 +71,7 @@ class ActionModule(ActionBase):
         problems = variables.judge_hosts(hosts)
         problems += variables.judge_names(names, known, foreign=args["foreign"])
         problems += variables.judge_secrets(unread, files)
+        problems += variables.judge_empty_secrets(empty)
         problems += variables.judge_values(values, known, rules, DEFAULT_TYPE_VALIDATORS)
         # What the command line says goes before every file.
         given = load_extra_vars(self._loader)

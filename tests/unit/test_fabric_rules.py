@@ -1073,6 +1073,29 @@ def test_a_driver_that_fails_is_told_in_its_own_words(good_host: collect.Host, t
     )
 
 
+def test_a_python_that_fails_is_told_by_the_first_line(good_host: collect.Host, tmp_path: Path) -> None:
+    shim = tmp_path / "python3.12"
+    shim.write_text(
+        "#!/bin/sh\necho 'pyenv: python3.12: command not found' >&2\necho 'Note: a hint' >&2\nexit 127\n"
+    )
+    shim.chmod(0o755)
+    host = collect.Host(good_host.root, f"{tmp_path}:{good_host.environment['PATH']}")
+    assert said(judge(read(host)))["python"] == (
+        "fail: Python of the release: found python3.12 does not run (pyenv: python3.12: command not found), expected "
+        "Python 3.12 (sglang_stack_python). Run apt-get install python3.12 python3.12-dev."
+    )
+
+
+def test_every_check_can_be_waived_by_its_id() -> None:
+    folder = Path(report.__file__).parent
+    called = re.compile(r'\b(?:Check|row)\(\s*"(\w+)"')
+    ids = {found for path in folder.glob("*_rules.py") for found in called.findall(path.read_text())}
+    assert ids == report.IDS
+    documented = set(re.findall(r"`(\w+)`", (TESTS.parent / "docs/preflight.md").read_text()))
+    # Nothing fails where GPUs are not looked at.
+    assert ids - documented == {"gpu"}
+
+
 def test_a_host_of_any_other_kind_is_read_without_an_error(tmp_path: Path) -> None:
     """Nothing of what is looked for is there."""
     empty = collect.Host(tmp_path, str(tmp_path))

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,6 +122,22 @@ def test_secrets_that_are_missing_say_which_file_to_make(tmp_path: Path) -> None
     done = check(tmp_path, hosts)
     assert done.returncode == 0, done.stdout + done.stderr
 
+    # A copy of the example that nobody filled in.
+    vault.write_text('---\nvault_server_key: ""\n')
+    done = check(tmp_path, hosts)
+    assert done.returncode != 0
+    message = (
+        f"- vault_server_key [{vault}:2]: is empty, and eagle3_server_api_key refers to it, so there would be no key. "
+        'Fill it in (openssl rand -hex 32 prints one); where no key is meant, write eagle3_server_api_key: "".'
+    )
+    assert message in done.stdout + done.stderr
+
+    # No key on purpose; and then nobody reads the secret.
+    (folder / "server.yml").write_text('eagle3_server_api_key: ""\n')
+    done = check(tmp_path, hosts)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "server.yml").write_text('eagle3_server_api_key: "{{ vault_server_key }}"\n')
+
     vault.write_text("vault_other_key: x\n")
     done = check(tmp_path, hosts)
     assert f"Add it: ansible-vault edit {vault} (README.md" in done.stdout + done.stderr
@@ -129,8 +146,13 @@ def test_secrets_that_are_missing_say_which_file_to_make(tmp_path: Path) -> None
 @pytest.mark.parametrize("inventory", sorted(path.name for path in (ROOT / "inventory").iterdir()))
 def test_the_inventories_of_this_project_pass(tmp_path: Path, inventory: str) -> None:
     (tmp_path / "play.yml").write_text(PLAY)
-    secrets = ROOT / "inventory" / inventory / "group_vars/all/vault.yml.example"
-    arguments = ["-e", f"@{secrets}"] if secrets.exists() else []
+    arguments = []
+    example = ROOT / "inventory" / inventory / "group_vars/all/vault.yml.example"
+    if example.exists():
+        secrets = tmp_path / "vault.yml"
+        filled = {name: f"{name:k<32}" for name in yaml.safe_load(example.read_text())}
+        secrets.write_text(yaml.safe_dump(filled))
+        arguments = ["-e", f"@{secrets}"]
     done = subprocess.run(
         ["ansible-playbook", "-i", f"inventory/{inventory}", str(tmp_path / "play.yml"), *arguments],
         cwd=ROOT,

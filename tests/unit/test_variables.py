@@ -239,6 +239,12 @@ def test_a_value_outside_the_choices_is_refused(known: variables.Known) -> None:
     assert str(problem) == "eagle3_server_profile: is 'eagel3'. Choose one of: eagle3, baseline, auto."
 
 
+def test_an_empty_choice_is_shown_as_one(ours: variables.Known) -> None:
+    assert contradict(ours, host_tuning_aspm="off") == [
+        "host_tuning_aspm: is 'off'. Choose one of: \"\", default, performance, powersave, powersupersave."
+    ]
+
+
 def test_the_same_wrong_value_on_many_hosts_is_one_problem(known: variables.Known) -> None:
     hosts = {name: {"eagle3_server_profile": "eagel3"} for name in ("one", "two")}
     (problem,) = variables.judge_values(hosts, known, (), DEFAULT_TYPE_VALIDATORS)
@@ -307,6 +313,11 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
             "eagle3_server_enable_flashinfer_allreduce_fusion: is on, but sm120_guards_enabled turns "
             "eagle3-aux-after-allreduce off, so the drafter would get partial sums. Leave eagle3-aux-after-allreduce "
             "on as long as the fusion is on.",
+        ),
+        (
+            {"eagle3_server_api_key": "k" * 32, "eagle3_server_admin_api_key": "k" * 32},
+            "eagle3_server_admin_api_key: is the same key as eagle3_server_api_key. Make another (openssl rand -hex 32 "
+            "prints one): with this one every client could change the server.",
         ),
         (
             {"throughput_check_runs_min": 30, "throughput_check_runs_max": 20},
@@ -399,6 +410,14 @@ def test_settings_that_cannot_both_be_meant(
         {"sglang_stack_bundle": "", "sglang_stack_root": "/srv/sgläng-1.0"},
         {"eagle3_server_extra_environment": {"A": None, "B": "true", "C": "1"}},
         {"throughput_check_runs_min": None},
+        {"eagle3_server_api_key": "", "eagle3_server_admin_api_key": ""},
+        {"eagle3_server_api_key": "k" * 32, "eagle3_server_admin_api_key": "a" * 32},
+        *({"rollout_serial": value} for value in (1, "2", "25%", [1, "25%"], ["100%"])),
+        {"preflight_waive": ["acs", "python_headers"]},
+        *({"throughput_check_floors": value} for value in ({}, {"eagle3": {8: {"ttft_s": 1}, "1/long": {}}})),
+        {"throughput_check_margin": "0.3", "throughput_check_ttft_margin": 0.6},
+        *({"host_tuning_power_limit_w": value} for value in (0, "450", 600.0)),
+        *({"host_tuning_governor": value} for value in ("", "performance")),
     ],
 )
 def test_settings_that_fit(ours: variables.Known, values: dict[str, Any]) -> None:
@@ -409,6 +428,18 @@ BLANK = (
     "It is a path on the host: absolute, and without blanks, quotes, colons, %, $ and backslashes, which systemd and "
     "PATH read as something else."
 )
+SERIAL = (
+    "Write numbers of hosts from 1 or shares such as 25%, one or a list: [1, 25%]. 0 or nothing would take all hosts "
+    "at once."
+)
+WAIVE = "docs/preflight.md lists what can be waived."
+FLOORS = 'Write them by profile, point and figure, as in eagle3: {"1": {decode_tok_s: 45}}.'
+FIGURES = (
+    "decode_tok_s, output_tok_s, accept_length, step_rate, ttft_s, ttft_p99_s, itl_p50_ms, itl_p95_ms, itl_p99_ms, "
+    "graph_share"
+)
+GOVERNOR = 'Choose one of: "", conservative, ondemand, performance, powersave, schedutil, userspace.'
+POWER = "It is the limit of one card in watts, from 100 to 1000, or 0 to leave it."
 BOOL = "Put it in quotes: without them YAML takes yes, no, on, off, true and false for bools."
 
 
@@ -470,6 +501,56 @@ BOOL = "Put it in quotes: without them YAML takes yes, no, on, off, true and fal
         ("eagle3_server_tensor_parallel_size", "-1", "is -1. It is at least 1."),
         ("eagle3_server_port", 70000, "is 70000. A port is a number from 1 to 65535."),
         ("eagle3_server_mem_fraction_static", 85, "is 85. It is a share of the memory, between 0 and 1."),
+        # batches
+        ("rollout_serial", "half", f"is 'half'. {SERIAL}"),
+        ("rollout_serial", [1, "half"], f"is [1, 'half']. {SERIAL}"),
+        ("rollout_serial", 0, f"is 0. {SERIAL}"),
+        ("rollout_serial", [], f"is []. {SERIAL}"),
+        ("rollout_serial", None, f"is None. {SERIAL}"),
+        ("rollout_serial", "1,25%", f"is '1,25%'. {SERIAL}"),
+        # waived checks
+        (
+            "preflight_waive",
+            ["acs", "drivr"],
+            f"holds 'drivr' (meant is driver?), which no check is called. {WAIVE}",
+        ),
+        (
+            "preflight_waive",
+            "acs,everything_here",
+            f"holds 'everything_here', which no check is called. {WAIVE}",
+        ),
+        # the throughput check
+        (
+            "throughput_check_margin",
+            5,
+            "margin is out of range: found 5.0, expected a fraction between 0 and 0.5. 5 % is 0.05.",
+        ),
+        (
+            "throughput_check_ttft_margin",
+            "10",
+            "ttft_s is out of range: found 10.0, expected a fraction between 0 and 1. 10 % is 0.1.",
+        ),
+        (
+            "throughput_check_floors",
+            {"eagle": {"1": {"decode_tok_s": 45}}},
+            f"names a profile that there is not: found eagle, expected eagle3 or baseline. {FLOORS}",
+        ),
+        (
+            "throughput_check_floors",
+            {"eagle3": {"1": {"decode_toks": 45}}},
+            "a margin or floor names a figure that is not measured: found decode_toks, expected one of "
+            f"{FIGURES}. {FLOORS}",
+        ),
+        (
+            "throughput_check_floors",
+            {"eagle3": {"1": {"decode_tok_s": "fast"}}},
+            f"floors.eagle3.1.decode_tok_s is not a number: found 'fast'. {FLOORS}",
+        ),
+        ("throughput_check_floors", {"eagle3": {"1": 45}}, f"has 45 for figures. {FLOORS}"),
+        # the host
+        ("host_tuning_power_limit_w", -1, f"is -1. {POWER}"),
+        ("host_tuning_power_limit_w", 6000, f"is 6000. {POWER}"),
+        ("host_tuning_governor", "fast", f"is 'fast'. {GOVERNOR}"),
         # paths
         ("eagle3_server_model_path", "/models/kimi k2", f"is '/models/kimi k2', which holds ' '. {BLANK}"),
         ("sglang_stack_root", "/opt/100%:a", f"is '/opt/100%:a', which holds '%' and ':'. {BLANK}"),

@@ -42,8 +42,9 @@ def judge(playbook: str = "judge", **unfit: Any) -> subprocess.CompletedProcess[
         ),
         (
             {"sglang_stack_python": "3.12"},
-            "- Python of the release: found python3.12 does not run (python3.12 is not installed), expected Python "
-            "3.12 (sglang_stack_python). Set sglang_stack_python to '3.11', which Debian GNU/Linux 12 (bookworm) has.",
+            "- Python of the release: found /usr/bin/python3.12 does not run (/usr/bin/python3.12 is not installed), "
+            "expected Python 3.12 (sglang_stack_python). Set sglang_stack_python to '3.11', which Debian GNU/Linux 12 "
+            "(bookworm) has.",
         ),
         (
             {"preflight_models": ["/opt/models/none"]},

@@ -16,6 +16,7 @@ from .variables import Rule
 _FUSION = "eagle3_server_enable_flashinfer_allreduce_fusion"
 _FUSION_GUARDS = ("flashinfer-allreduce-guard", "flashinfer-trtllm-comm-sm120")
 _AUX_STATES = "eagle3-aux-after-allreduce"
+_ADMIN_KEY = "eagle3_server_admin_api_key"
 
 
 def _on(value: Any) -> bool:
@@ -57,6 +58,12 @@ def _fusion_aux_states(values: Mapping[str, Any]) -> str:
     if not _on(values[_FUSION]) or _on(enabled.get(_AUX_STATES, True)):
         return ""
     return f"is on, but sm120_guards_enabled turns {_AUX_STATES} off, so the drafter would get partial sums"
+
+
+def _one_key(values: Mapping[str, Any]) -> str:
+    key = values["eagle3_server_api_key"]
+    # The key itself is not said.
+    return "is the same key as eagle3_server_api_key" if key and key == values[_ADMIN_KEY] else ""
 
 
 def _runs(values: Mapping[str, Any]) -> str:
@@ -143,6 +150,11 @@ RULES: tuple[Rule, ...] = (
         (_FUSION, "sm120_guards_enabled"),
         _fusion_aux_states,
         f"Leave {_AUX_STATES} on as long as the fusion is on",
+    ),
+    Rule(
+        (_ADMIN_KEY, "eagle3_server_api_key"),
+        _one_key,
+        "Make another (openssl rand -hex 32 prints one): with this one every client could change the server",
     ),
     Rule(
         ("throughput_check_runs_min", "throughput_check_runs_max"),

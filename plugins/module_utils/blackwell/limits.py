@@ -10,7 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .variables import Rule, called
+from .errors import OperatorError
+from .fabric.report import IDS
+from .throughput.policy import Policy
+from .variables import Rule, called, nearest
 
 _PORTS = ("eagle3_server_port", "gateway_port", "gateway_metrics_port", "gateway_virtual_port")
 
@@ -77,6 +80,16 @@ ENVIRONMENTS = (
     "throughput_check_environment",
 )
 
+_SERIAL = "rollout_serial"
+_WAIVE = "preflight_waive"
+_POWER = "host_tuning_power_limit_w"
+_GOVERNOR = "host_tuning_governor"
+_GOVERNORS = ("conservative", "ondemand", "performance", "powersave", "schedutil", "userspace")
+_MARGIN = "throughput_check_margin"
+_TTFT_MARGIN = "throughput_check_ttft_margin"
+_FLOORS = "throughput_check_floors"
+_PROFILES = ("eagle3", "baseline")
+
 Broken = Callable[[Mapping[str, Any]], str]
 
 
@@ -113,11 +126,84 @@ def _environment(name: str) -> Broken:
     return broken
 
 
+def _serial(values: Mapping[str, Any]) -> str:
+    value = values[_SERIAL]
+    batches = value if isinstance(value, list) else [value]
+    # Ansible takes all hosts at once for 0, an empty list and null, and fails with a traceback for other words.
+    fine = bool(batches) and all(re.fullmatch(r"[1-9]\d*%?", str(batch)) for batch in batches)
+    return "" if fine else f"is {value!r}"
+
+
+def _waive(values: Mapping[str, Any]) -> str:
+    value = values[_WAIVE] or []
+    wrong = [name for name in (value.split(",") if isinstance(value, str) else value) if name not in IDS]
+    guesses = {name: nearest(name, IDS, max(3, len(name) // 3)) for name in wrong}
+    said = [f"{name!r}" + (f" (meant is {guess}?)" if guess else "") for name, guess in guesses.items()]
+    return f"holds {' and '.join(said)}, which no check is called" if said else ""
+
+
+def _power(values: Mapping[str, Any]) -> str:
+    value = float(values[_POWER] or 0)
+    return "" if value == 0 or 100 <= value <= 1000 else f"is {value:g}"
+
+
+def _governor(values: Mapping[str, Any]) -> str:
+    value = values[_GOVERNOR]
+    return f"is {value!r}" if value and value not in _GOVERNORS else ""
+
+
+def _policy(data: Mapping[str, Any]) -> str:
+    """What the throughput check itself would say, once it has a server."""
+    try:
+        Policy.from_dict(data)
+    except OperatorError as error:
+        wanted = f", expected {error.expected}" if error.expected else ""
+        return f"{error.problem[0].lower()}{error.problem[1:]}: found {error.found}{wanted}"
+    return ""
+
+
+def _floors(values: Mapping[str, Any]) -> str:
+    floors = values[_FLOORS] or {}
+    unknown = [str(profile) for profile in floors if profile not in _PROFILES]
+    if unknown:
+        return f"names a profile that there is not: found {', '.join(unknown)}, expected {' or '.join(_PROFILES)}"
+    points = [point for profile in floors.values() for point in profile.values()]
+    if not all(isinstance(point, Mapping) for point in points):
+        return (
+            f"has {', '.join(repr(point) for point in points if not isinstance(point, Mapping))} for figures"
+        )
+    return _policy({"floors": floors})
+
+
 LIMITS: tuple[Rule, ...] = (
     *(Rule((name,), _between(name, 1, 65535), "A port is a number from 1 to 65535") for name in _PORTS),
     *(Rule((name,), _between(name, least), f"It is at least {least}") for name, least in _LEAST.items()),
     Rule((_ROUTER,), _between(_ROUTER, 1, 255), "It is a number from 1 to 255"),
     Rule((_SHARE,), _between(_SHARE, 0.01, 0.99), "It is a share of the memory, between 0 and 1"),
+    Rule(
+        (_SERIAL,),
+        _serial,
+        "Write numbers of hosts from 1 or shares such as 25%, one or a list: [1, 25%]. 0 or nothing would take all "
+        "hosts at once",
+    ),
+    Rule((_WAIVE,), _waive, "docs/preflight.md lists what can be waived"),
+    Rule((_POWER,), _power, "It is the limit of one card in watts, from 100 to 1000, or 0 to leave it"),
+    Rule((_GOVERNOR,), _governor, f'Choose one of: "", {", ".join(_GOVERNORS)}'),
+    Rule(
+        (_MARGIN,),
+        lambda values: _policy({"margin": float(values[_MARGIN])}),
+        "5 % is 0.05",
+    ),
+    Rule(
+        (_TTFT_MARGIN,),
+        lambda values: _policy({"margins": {"ttft_s": float(values[_TTFT_MARGIN])}}),
+        "10 % is 0.1",
+    ),
+    Rule(
+        (_FLOORS,),
+        _floors,
+        'Write them by profile, point and figure, as in eagle3: {"1": {decode_tok_s: 45}}',
+    ),
     *(
         Rule(
             (name,),

@@ -187,9 +187,8 @@ def _python(host: Host, command: str) -> Python:
     )
     done = host.run(command, "-I", "-c", code)
     if done.rc != 0:
-        return Python(
-            command, "", "", (done.err or done.out).strip().splitlines()[-1] if done.err or done.out else ""
-        )
+        # The first line says what is wrong; hints follow it.
+        return Python(command, "", "", (done.err or done.out).strip().partition("\n")[0])
     version, headers = json.loads(done.out)
     return Python(command, version, headers, "")
 
