@@ -59,7 +59,7 @@ def main() -> int:
         fleet.up()
     # One host is enough, and it is the only one that serves: it may be taken out all the same.
     host, behaviour = fleet.hosts[0], {"start_s": given.start}
-    fleet.deploy(fleet.new_release(), behaviour, hosts=[host, fleet.gateway])
+    fleet.deploy(fleet.new_release(), behaviour, hosts=[host, fleet.gateway], rollout_min_available=0)
     ratios, outs, own = [], [], []
     for pair in range(1, given.pairs + 1):
         plain = bare(fleet, host)
