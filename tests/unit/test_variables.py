@@ -324,6 +324,11 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
             "throughput_check_runs_min: is 30, but throughput_check_runs_max is 20. Raise throughput_check_runs_max.",
         ),
         (
+            {"cuda_toolkit_path": "/opt/cuda"},
+            "cuda_toolkit_path: is /opt/cuda, but cuda_toolkit_source is wheels, which compiles with what the release "
+            "brings. Set cuda_toolkit_source to present to compile with it, or leave cuda_toolkit_path out.",
+        ),
+        (
             {"gateway_port": 30000, "group_names": BOTH_GROUPS},
             "gateway_port: gateway_port and eagle3_server_port are both 30000 on a host that is in both groups. Give "
             "the gateway and the server a port of its own each.",

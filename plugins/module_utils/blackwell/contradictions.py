@@ -71,6 +71,13 @@ def _runs(values: Mapping[str, Any]) -> str:
     return f"is {least}, but throughput_check_runs_max is {most}" if least > most else ""
 
 
+def _toolkit_path(values: Mapping[str, Any]) -> str:
+    path, default = str(values["cuda_toolkit_path"]), f"/usr/local/cuda-{values['cuda_toolkit_version']}"
+    if values["cuda_toolkit_source"] != "wheels" or path == default:
+        return ""
+    return f"is {path}, but cuda_toolkit_source is wheels, which compiles with what the release brings"
+
+
 def _same_port(gateway: str) -> Callable[[Mapping[str, Any]], str]:
     """Of a host that is server and gateway in one."""
 
@@ -160,6 +167,11 @@ RULES: tuple[Rule, ...] = (
         ("throughput_check_runs_min", "throughput_check_runs_max"),
         _runs,
         "Raise throughput_check_runs_max",
+    ),
+    Rule(
+        ("cuda_toolkit_path", "cuda_toolkit_source", "cuda_toolkit_version"),
+        _toolkit_path,
+        "Set cuda_toolkit_source to present to compile with it, or leave cuda_toolkit_path out",
     ),
     *(
         Rule(
