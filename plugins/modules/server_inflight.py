@@ -57,6 +57,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import inflight
+from ansible.module_utils.blackwell.errors import OperatorError
 from ansible.module_utils.blackwell.readiness import server_url
 from ansible.module_utils.blackwell.server import read_config
 
@@ -73,7 +74,12 @@ def main() -> None:
     arguments = read_config(config.read_text(encoding="utf-8")) if config.exists() else {}
     url, key = server_url(arguments), str(arguments.get("api_key", ""))
     timeout = 0.0 if module.check_mode else module.params["timeout"]
-    done = inflight.wait(lambda: inflight.count(url, key), timeout=timeout)
+    try:
+        # Whoever does not want to wait does not ask either: a server that cannot say it must not be in the way.
+        asked = module.params["timeout"] > 0
+        done = inflight.wait(lambda: inflight.count(url, key) if asked else 0, timeout=timeout)
+    except OperatorError as error:
+        module.fail_json(msg=str(error))
     module.exit_json(changed=False, open=done.open, left=done.left, seconds=done.seconds)
 
 

@@ -1,6 +1,6 @@
 """Whether an SGLang server still has requests to answer.
 
-SGLang's gauges in /metrics keep the value of the last log interval, so its ``/get_load`` is asked, which counts at that
+SGLang's gauges in /metrics keep the value of the last log interval, so its ``/v1/loads`` is asked, which counts at that
 moment. It does not count a request that has only just arrived, so an idle server has to be seen idle for a while.
 """
 
@@ -9,10 +9,13 @@ from __future__ import annotations
 import http.client
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from .errors import OperatorError
 
 # Longer than a request takes from the socket to the scheduler.
 QUIET = 2.0
@@ -36,16 +39,28 @@ class Wait:
 
 
 def count(url: str, key: str) -> int:
-    """How many requests run or wait on a server; 0 when it does not answer, for then nothing is to be waited for."""
+    """How many requests run or wait on a server; 0 when it does not answer, for then nothing is to be waited for.
+
+    Raises:
+        OperatorError: it answers, and does not say how many.
+    """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(
-            urllib.request.Request(f"{url}/get_load", headers=headers), timeout=TIMEOUT
+            urllib.request.Request(f"{url}/v1/loads?include=core", headers=headers), timeout=TIMEOUT
         ) as answer:
-            ranks: list[dict[str, Any]] = json.load(answer)
-        return sum(int(rank["num_reqs"]) for rank in ranks)
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            said: dict[str, Any] = json.load(answer)
+        return sum(int(rank["num_running_reqs"]) + int(rank["num_waiting_reqs"]) for rank in said["loads"])
+    except (urllib.error.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise OperatorError(
+            f"The server at {url} does not say how many requests are open",
+            found=f"{type(error).__name__}: {error}",
+            expected="num_running_reqs and num_waiting_reqs of each rank in the answer to GET /v1/loads",
+            remedy="journalctl --unit 'sglang@*' on the host; to go on without waiting for open requests: "
+            "-e rollout_inflight_timeout=0",
+        ) from None
+    except (OSError, http.client.HTTPException):
         return 0
 
 
