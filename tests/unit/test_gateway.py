@@ -54,6 +54,9 @@ def test_a_host_that_was_never_in_is_not_taken_out() -> None:
         (frozenset([A, B]), 1, False),
         (frozenset([A]), 1, True),
         (frozenset(), 0, False),
+        # Where it gives no answers itself, nothing is lost by taking it out.
+        (frozenset([B]), 2, False),
+        (frozenset(), 1, False),
     ],
 )
 def test_the_floor_counts_other_hosts_that_serve_and_are_healthy(

@@ -75,7 +75,7 @@ def drain(
         by: who asks.
         now: seconds since the epoch.
         ready: URLs of the workers that the gateway takes for healthy.
-        min_available: how many others have to be left that serve and are healthy.
+        min_available: how many others have to be left that serve and are healthy, if this one is.
 
     Raises:
         OperatorError: too few would be left.
@@ -86,7 +86,8 @@ def drain(
     left = sorted(
         other for other, host in hosts.items() if host.state == SERVING and other != url and other in ready
     )
-    if len(left) < min_available:
+    # A host that gives no answers is no loss: where all are down, each can be mended.
+    if url in ready and len(left) < min_available:
         raise OperatorError(
             f"Too few hosts would be left to serve if {url} were taken out",
             found=f"{len(left)} others serve and are healthy{': ' if left else ''}{', '.join(left)}",
