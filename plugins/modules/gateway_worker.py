@@ -67,6 +67,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+owed:
+  description: Whether the record or the manifest was not what it is to be; check mode says so as well.
+  returned: success
+  type: bool
 was:
   description: Its state before, V(absent) if the gateway did not know it.
   returned: success
@@ -147,6 +151,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=owed,
+        owed=owed,
         was=was,
         now=now,
         left_out=step.left_out,

@@ -66,7 +66,8 @@ options:
       - What runs now, to be compared with the newest accepted receipt, with C(deployment), C(files), C(release) and
         C(fingerprint).
       - C(edited) are files that were changed since the server was started, C(refuses) says whether the host refuses
-        clients, and C(left_out_by) are gateways that send it no requests until a rollout puts it back.
+        clients, C(left_out_by) are gateways that send it no requests until a rollout puts it back, and C(unreachable)
+        those that could not be asked.
       - C(health) is the status of C(/health) of a server that runs, 0 without an answer.
     type: dict
   keep:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blackwell import inflight, receipt
+from blackwell import receipt
 from blackwell.errors import OperatorError
 
 SECRET = "a-key-of-sixteen-or-more"
@@ -171,6 +171,7 @@ def test_what_runs_as_accepted_differs_in_nothing(tmp_path: Path) -> None:
         ({"health": 0}, "its server does not answer (/health: nothing)"),
         ({"refuses": True}, "it refuses new connections of clients"),
         ({"left_out_by": ["gateway-1"]}, "gateway-1 sends it no requests until a rollout puts it back"),
+        ({"unreachable": ["gateway-2"]}, "gateway-2 cannot be reached by ssh"),
     ],
 )
 def test_each_difference_is_named(tmp_path: Path, given: dict[str, Any], said: str) -> None:
@@ -206,35 +207,3 @@ def test_the_module_begins_ends_and_reads(run_module: Callable[..., dict[str, An
     assert run_module("rollout_receipt", {**folder, "state": "read"})["accepted"] == done["receipt"]
     again = run_module("rollout_receipt", {**folder, **ended})
     assert again["failed"] and "pending" in again["msg"]
-
-
-class Clock:
-    """A clock that only sleeping moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def wait_for(loads: list[int], timeout: float = 60.0) -> inflight.Wait:
-    clock, left = Clock(), iter(loads)
-    return inflight.wait(
-        lambda: next(left, loads[-1]), timeout=timeout, quiet=2.0, clock=clock, sleep=clock.sleep
-    )
-
-
-def test_an_idle_server_is_waited_for_until_it_was_idle_for_a_while() -> None:
-    assert wait_for([0]) == inflight.Wait(open=0, left=0, seconds=2.0)
-
-
-def test_a_request_that_comes_late_begins_the_wait_anew() -> None:
-    assert wait_for([2, 0, 0, 1, 0]).seconds == 4.0
-
-
-def test_requests_that_do_not_end_are_told_when_the_time_is_over() -> None:
-    assert wait_for([3], timeout=10.0) == inflight.Wait(open=3, left=3, seconds=10.0)

@@ -90,7 +90,13 @@ def test_what_a_rollout_that_was_broken_off_has_left_is_named(repository: Path, 
     said = verify(repository, tmp_path, refuses=True)
     assert "it refuses new connections of clients (nft list table inet sglang_rollout)" in said
     assert "a rollout that began at 2026-02-25 10:15 UTC has not ended" in said
-    assert "To mend it: ansible-playbook site.yml -i host," in said
+    assert (
+        "To mend it: the command that was broken off; ansible-playbook site.yml -i host, deploys what" in said
+    )
+
+    receipt.begin(receipts, "host", found=None, now=1772014500.0, going_back_to="e")
+    said = verify(repository, tmp_path, refuses=True)
+    assert "To mend it: ansible-playbook playbooks/rollback.yml -i host," in said
 
 
 def test_a_first_rollout_that_was_broken_off_is_named(repository: Path, tmp_path: Path) -> None:
@@ -99,4 +105,4 @@ def test_a_first_rollout_that_was_broken_off_is_named(repository: Path, tmp_path
     receipt.begin(tmp_path / "receipts", "host", found=None, now=100.0)
     said = " ".join(verify(repository, tmp_path, refuses=False).split())
     assert "one of a rollout that is under way or was broken off: its server may be starting" in said
-    assert "To mend it: ansible-playbook site.yml -i host," in said
+    assert "To mend it: the command that was broken off; ansible-playbook site.yml -i host," in said

@@ -206,6 +206,10 @@ def differences(
         f"{gateway} sends it no requests until a rollout puts it back"
         for gateway in running.get("left_out_by") or []
     ]
+    found += [
+        f"{gateway} cannot be reached by ssh, so whether it sends it requests is not known"
+        for gateway in running.get("unreachable") or []
+    ]
     return found
 
 
