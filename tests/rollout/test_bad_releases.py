@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.rollout.fleet import OUTPUT, Fleet
+from tests.rollout.fleet import OUTPUT, Fleet, wait_until
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "crashes at its start": ({"crash": True}, "the release of this test crashes at its start"),
@@ -37,6 +37,47 @@ def test_the_first_host_returns_and_the_others_were_never_touched(
     assert receipt["rollback_s"] > 0
     assert all(fleet.receipt(host)["ended"] < upgrade.began for host in others)
     assert reason in upgrade.text
+
+
+def test_the_others_of_a_batch_end_their_turns(fleet: Fleet) -> None:
+    before = fleet.ready()
+    bad, good, after = fleet.hosts
+    release = fleet.new_release()
+
+    fleet.start(release, {"crash": f"{{{{ inventory_hostname == '{bad}' }}}}"}, rollout_serial=[2]).failed()
+
+    assert fleet.running(bad) == before[bad] and fleet.receipt(bad)["outcome"] == "returned"
+    assert fleet.running(good).startswith(f"{release}-") and fleet.receipt(good)["outcome"] == "accepted"
+    assert fleet.running(after) == before[after]
+    assert fleet.serving() == fleet.hosts and all(fleet.answers(host) for host in fleet.hosts)
+    for host in fleet.hosts:
+        fleet.ssh(host, "test ! -e /var/lib/sglang/receipts/pending.json")
+
+
+def test_a_host_that_may_not_be_taken_out_serves_as_before(fleet: Fleet) -> None:
+    fleet.ready()
+    starts = {host: fleet.invocation(host) for host in fleet.hosts}
+
+    upgrade = fleet.start(fleet.new_release(), rollout_min_available=3).failed()
+
+    assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
+    assert fleet.serving() == fleet.hosts
+    receipt = fleet.receipt(fleet.hosts[0])
+    assert receipt["began"] > upgrade.began and receipt["outcome"] == "returned"
+    assert receipt["reason"].startswith("Too few hosts") and "was not stopped, and serves" in upgrade.text
+
+
+def test_where_nothing_answers_any_more_the_floor_is_in_nobodys_way(fleet: Fleet) -> None:
+    fleet.ready()
+    for host in fleet.hosts:
+        fleet.ssh(host, "systemctl stop sglang@eagle3")
+    wait_until(
+        lambda: fleet.health(f"{fleet.gateway_url}/readiness") != 200,
+        seconds=60,
+        why="the gateway has noticed",
+    )
+    fleet.deploy(fleet.new_release())
+    assert fleet.serving() == fleet.hosts and all(fleet.answers(host) for host in fleet.hosts)
 
 
 @pytest.mark.parametrize("loss", ["rm", "truncate --size=40"])

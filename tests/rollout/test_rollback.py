@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.rollout.fleet import ROOT, SETTINGS, Fleet, Run, podman
+from tests.rollout.fleet import ROOT, SETTINGS, Fleet, Run, podman, wait_until
 
 # The canary is the project's own, not that of quick/; the stand-in knows this answer.
 QUESTION = {"prompt": "What is the capital of France?", "expect": r"\bParis\b"}
 
 
-def go_back(**variables: Any) -> Run:
+def go_back(*arguments: str, **variables: Any) -> Run:
     """Run the playbook as an operator does."""
     return Run(
         ROOT / "playbooks" / "rollback.yml",
-        [],
+        list(arguments),
         {**SETTINGS, "throughput_check_questions": [QUESTION], **variables},
         quick=False,
     )
@@ -66,6 +67,22 @@ def test_a_way_back_that_is_killed_is_finished_by_the_same_command(fleet: Fleet,
     assert {host: fleet.accepted(host)["release"] for host in fleet.hosts} == before
     assert fleet.serving() == fleet.hosts
     fleet.ssh(fleet.hosts[1], "test ! -e /var/lib/sglang/receipts/pending.json")
+
+
+def test_an_acceptance_that_was_broken_off_before_its_record_is_taken_back(fleet: Fleet) -> None:
+    before = fleet.ready()
+    first = fleet.hosts[0]
+    record = fleet.accepted(first)
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    # What make_accepted.yml leaves when it is killed before its record: the unit of the new one, the record of the old.
+    fleet.ssh(first, f"cat > /etc/sglang/accepted.json <<< '{json.dumps(record)}'")
+
+    go_back(f"--limit={first}").succeeded()
+
+    assert fleet.running(first) == fleet.current(first) == before[first]
+    fleet.ssh(first, "systemctl daemon-reload && systemctl restart sglang@eagle3")
+    wait_until(lambda: fleet.answers(first), seconds=60, why="what the machine starts at boot")
+    assert fleet.running(first) == before[first]
 
 
 def test_what_serves_is_put_back_when_the_older_release_does_not_start(fleet: Fleet) -> None:
