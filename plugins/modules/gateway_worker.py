@@ -40,7 +40,7 @@ options:
     default: operator
     choices: [operator, rollout]
   min_available:
-    description: How many other hosts have to be left that serve and are healthy.
+    description: How many other hosts have to be left that serve and are healthy, where this one is healthy.
     type: int
     default: 0
   timeout:

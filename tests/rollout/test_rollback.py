@@ -112,6 +112,6 @@ def test_a_gateway_that_cannot_be_asked_stops_it_before_a_host_is_taken_out(flee
         back = go_back().failed()
     finally:
         podman("unpause", fleet.gateway)
-    assert f"no ssh to {fleet.gateway}" in back.text and '"rollout_gateways": []' in back.text
+    assert f"No ssh to {fleet.gateway}" in back.text and '"rollout_gateways": []' in back.text
     assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
     assert fleet.serving() == fleet.hosts
