@@ -47,15 +47,20 @@ def test_requests_that_do_not_end_are_told_when_the_time_is_over() -> None:
     assert wait_for([3], timeout=10.0) == inflight.Wait(open=3, left=3, seconds=10.0)
 
 
+OLD, NEW = "/get_load", "/v1/loads?include=core"
+Serve = Callable[[dict[str, tuple[int, str]]], str]
+
+
 @pytest.fixture
-def loads() -> Iterator[Callable[[int, str], str]]:
-    """A server whose /v1/loads answers this; its address."""
+def serve() -> Iterator[Serve]:
+    """A server with these answers, each a status and a body; 404 to all others. Returns its address."""
     servers = []
 
-    def serve(status: int, body: str) -> str:
+    def start(answers: dict[str, tuple[int, str]]) -> str:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.send_response(status if self.path == "/v1/loads?include=core" else 404)
+                status, body = answers.get(self.path, (404, "{}"))
+                self.send_response(status)
                 self.end_headers()
                 self.wfile.write(body.encode())
 
@@ -67,33 +72,38 @@ def loads() -> Iterator[Callable[[int, str], str]]:
         servers.append(server)
         return f"http://127.0.0.1:{server.server_port}"
 
-    yield serve
+    yield start
     for server in servers:
         server.shutdown()
         server.server_close()
 
 
-def test_requests_that_run_and_that_wait_are_open_on_every_rank(loads: Callable[[int, str], str]) -> None:
-    ranks = [{"num_running_reqs": 2, "num_waiting_reqs": 1}, {"num_running_reqs": 0, "num_waiting_reqs": 4}]
-    assert inflight.count(loads(200, json.dumps({"loads": ranks})), "") == 7
+def test_requests_that_run_and_that_wait_are_open_on_every_rank(serve: Serve) -> None:
+    old = [{"num_reqs": 3, "num_waiting_reqs": 1}, {"num_reqs": 4, "num_waiting_reqs": 4}]
+    new = [{"num_running_reqs": 2, "num_waiting_reqs": 1}, {"num_running_reqs": 0, "num_waiting_reqs": 4}]
+    # 0.5.9 has both, and answers the new one with 500; from 0.5.21 on there is the new one only.
+    assert inflight.count(serve({OLD: (200, json.dumps(old)), NEW: (500, "")}), "") == 7
+    assert inflight.count(serve({NEW: (200, json.dumps({"loads": new}))}), "") == 7
 
 
 @pytest.mark.parametrize(
-    ("status", "body"),
+    "answers",
     [
-        (401, "{}"),
-        (404, "{}"),
-        (500, ""),
-        (200, "[]"),
-        (200, '{"loads": [{"num_reqs": 0}]}'),
-        (200, "no json"),
+        {},
+        {OLD: (401, "{}")},
+        {OLD: (500, "")},
+        {OLD: (200, "no json")},
+        {OLD: (200, '{"detail": "x"}')},
+        {NEW: (500, "")},
+        {NEW: (200, "[]")},
+        {NEW: (200, '{"loads": [{"num_reqs": 0}]}')},
     ],
 )
 def test_a_server_that_does_not_say_it_is_not_taken_for_idle(
-    loads: Callable[[int, str], str], status: int, body: str
+    serve: Serve, answers: dict[str, tuple[int, str]]
 ) -> None:
     with pytest.raises(OperatorError, match="does not say how many requests are open"):
-        inflight.count(loads(status, body), "")
+        inflight.count(serve(answers), "")
 
 
 def test_nothing_is_open_on_a_server_that_does_not_run() -> None:
@@ -104,13 +114,9 @@ def test_nothing_is_open_on_a_server_that_does_not_run() -> None:
 
 @pytest.mark.parametrize(("timeout", "failed"), [(5.0, True), (0.0, False)])
 def test_who_does_not_wait_does_not_ask(
-    run_module: Callable[..., dict[str, Any]],
-    loads: Callable[[int, str], str],
-    tmp_path: Path,
-    timeout: float,
-    failed: bool,
+    run_module: Callable[..., dict[str, Any]], serve: Serve, tmp_path: Path, timeout: float, failed: bool
 ) -> None:
-    port = loads(404, "").rpartition(":")[2]
+    port = serve({}).rpartition(":")[2]
     config = tmp_path / "eagle3.yaml"
     config.write_text(f'host: "127.0.0.1"\nport: {port}\n')
     said = run_module("server_inflight", {"config": str(config), "timeout": timeout})

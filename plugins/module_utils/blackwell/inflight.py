@@ -1,7 +1,10 @@
 """Whether an SGLang server still has requests to answer.
 
-SGLang's gauges in /metrics keep the value of the last log interval, so its ``/v1/loads`` is asked, which counts at that
-moment. It does not count a request that has only just arrived, so an idle server has to be seen idle for a while.
+SGLang's gauges in /metrics keep the value of the last log interval, so it is asked for its load, which it counts at
+that moment. It does not count a request that has only just arrived, so an idle server has to be seen idle for a while.
+
+``/get_load`` is deprecated and gone from 0.5.21 on. ``/v1/loads`` replaces it, and answers with status 500 in 0.5.9
+with the FastAPI that is locked (its middleware does not know routers), so the old one is asked first.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from .errors import OperatorError
@@ -44,24 +48,32 @@ def count(url: str, key: str) -> int:
     Raises:
         OperatorError: it answers, and does not say how many.
     """
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(
-            urllib.request.Request(f"{url}/v1/loads?include=core", headers=headers), timeout=TIMEOUT
-        ) as answer:
-            said: dict[str, Any] = json.load(answer)
-        return sum(int(rank["num_running_reqs"]) + int(rank["num_waiting_reqs"]) for rank in said["loads"])
+        try:
+            ranks = _ask(f"{url}/get_load", key)
+            return sum(int(rank["num_reqs"]) for rank in ranks)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+        ranks = _ask(f"{url}/v1/loads?include=core", key)["loads"]
+        return sum(int(rank["num_running_reqs"]) + int(rank["num_waiting_reqs"]) for rank in ranks)
     except (urllib.error.HTTPError, ValueError, KeyError, TypeError) as error:
         raise OperatorError(
             f"The server at {url} does not say how many requests are open",
             found=f"{type(error).__name__}: {error}",
-            expected="num_running_reqs and num_waiting_reqs of each rank in the answer to GET /v1/loads",
+            expected="an answer to GET /get_load or GET /v1/loads",
             remedy="journalctl --unit 'sglang@*' on the host; to go on without waiting for open requests: "
             "-e rollout_inflight_timeout=0",
         ) from None
     except (OSError, http.client.HTTPException):
         return 0
+
+
+def _ask(url: str, key: str) -> Any:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=TIMEOUT) as answer:
+        return json.load(answer)
 
 
 def wait(

@@ -31,9 +31,8 @@ class Server(StandIn):
             await asyncio.sleep(3600)
         if path == "/health" and self.draining:
             return _send(writer, 503, "")
-        if path.startswith("/v1/loads"):
-            rank = {"dp_rank": 0, "num_running_reqs": self.state.running, "num_waiting_reqs": 0}
-            return _send(writer, 200, {"loads": [rank]})
+        if path == "/get_load":
+            return _send(writer, 200, [{"dp_rank": 0, "num_reqs": self.state.running, "num_waiting_reqs": 0}])
         return await super()._answer(method, path, headers, body, writer)
 
     async def end(self):
