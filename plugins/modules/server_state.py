@@ -100,6 +100,13 @@ accepted:
       accepted before it, newest first. Null if none was.
   returned: always
   type: dict
+deployments:
+  description:
+    - Every deployment that was accepted, the accepted one first, each with C(deployment), C(profile) and
+      C(release).
+  returned: always
+  type: list
+  elements: dict
 health:
   description: Status of C(/health), 0 when nobody answers or nobody was asked.
   returned: always
@@ -134,6 +141,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.readiness import (
     HUNG_TRIES,
     UNIT_PROPERTIES,
+    accepted_deployments,
     active_for,
     edited_since,
     get_completion,
@@ -203,12 +211,14 @@ def main() -> None:
 
     started = read_started(Path(given["records"]) / f"{given['profile']}.json", unit)
     edited = edited_since(started, Path(given["folder"]), Path(unit["FragmentPath"]))
+    accepted = read_json(Path(given["folder"]) / "accepted.json")
     module.exit_json(
         changed=False,
         unit=after,
         started=started,
         edited=[str(file) for file in edited],
-        accepted=read_json(Path(given["folder"]) / "accepted.json"),
+        accepted=accepted,
+        deployments=accepted_deployments(accepted),
         health=health,
         hung=hung,
         completion=completion,

@@ -128,9 +128,13 @@ def test_the_journal_has_no_key(run_module: Run, host: Path) -> None:
 
 
 def test_what_was_accepted(run_module: Run, host: Path) -> None:
-    assert look(run_module, host)["accepted"] is None
+    seen = look(run_module, host)
+    assert (seen["accepted"], seen["deployments"]) == (None, [])
     (host / "accepted.json").write_text('{"deployment": "d"}')
-    assert look(run_module, host)["accepted"] == {"deployment": "d"}
+    seen = look(run_module, host)
+    assert (seen["accepted"], seen["deployments"]) == ({"deployment": "d"}, [{"deployment": "d"}])
+    (host / "accepted.json").write_text('{"deployment": "e", "history": [{"deployment": "d"}]}')
+    assert look(run_module, host)["deployments"] == [{"deployment": "e"}, {"deployment": "d"}]
 
 
 def test_nobody_listens_yet(run_module: Run, host: Path) -> None:

@@ -263,6 +263,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def accepted_deployments(accepted: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Every deployment that a host's record of the accepted one names, newest first; none without a record."""
+    if accepted is None:
+        return []
+    newest = {key: value for key, value in accepted.items() if key != "history"}
+    return [newest, *accepted.get("history", [])]
+
+
 def tidy_journal(text: str, secrets: Iterable[str], lines: int) -> list[str]:
     """The last lines of a log, without secrets and without empty ones."""
     return [line for line in redact(text, secrets).splitlines() if line.strip()][-lines:]
