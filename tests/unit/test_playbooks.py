@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 SERVERS = "sglang_servers: {hosts: {gpu-1: {ansible_host: 192.0.2.1}}}\n"
-ON_SERVERS = ["site", "upgrade", "rollback", "verify", "throughput"]
+ON_SERVERS = ["site", "preflight", "upgrade", "rollback", "verify", "throughput"]
 # They begin with the check of names, too.
 WITH_CHECK = [*ON_SERVERS, "repatch", "compare", "bundle"]
 
