@@ -24,7 +24,7 @@ def go_back(*arguments: str, **variables: Any) -> Run:
 
 
 def test_an_operator_goes_back_to_what_was_accepted_before_and_names_a_release(fleet: Fleet) -> None:
-    before = fleet.ready()
+    before = fleet.ready(alike=True)
     fleet.deploy(fleet.new_release())
     after = {host: fleet.current(host) for host in fleet.hosts}
     assert all(after[host] != before[host] for host in fleet.hosts)
@@ -53,9 +53,29 @@ def test_an_operator_goes_back_to_what_was_accepted_before_and_names_a_release(f
     assert fleet.serving() == fleet.hosts
 
 
+def test_where_a_rollout_reached_only_some_hosts_it_asks_for_the_name(fleet: Fleet) -> None:
+    before = fleet.ready(alike=True)
+    first, *others = fleet.hosts
+    fleet.deploy(fleet.new_release())
+    whole = {host: fleet.running(host) for host in fleet.hosts}
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    half = fleet.running(first)
+    starts = {host: fleet.invocation(host) for host in fleet.hosts}
+
+    refused = go_back().failed()
+
+    assert f"{first}: {half} -> {whole[first]}" in refused.text
+    assert all(f"{host}: {whole[host]} -> {before[host]}" in refused.text for host in others)
+    assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
+
+    go_back(sglang_release=whole[first]).succeeded()
+    assert {host: fleet.running(host) for host in fleet.hosts} == whole
+    assert {host: fleet.invocation(host) for host in others} == {host: starts[host] for host in others}
+
+
 @pytest.mark.parametrize("phase", ["start", "prove", "restore"])
 def test_a_way_back_that_is_killed_is_finished_by_the_same_command(fleet: Fleet, phase: str) -> None:
-    before = fleet.ready()
+    before = fleet.ready(alike=True)
     fleet.deploy(fleet.new_release())
     run = go_back()
     run.until(f"{fleet.hosts[1]}: {phase}")
@@ -85,8 +105,20 @@ def test_an_acceptance_that_was_broken_off_before_its_record_is_taken_back(fleet
     assert fleet.running(first) == before[first]
 
 
-def test_what_serves_is_put_back_when_the_older_release_does_not_start(fleet: Fleet) -> None:
+def test_what_has_died_is_not_started_again(fleet: Fleet) -> None:
     before = fleet.ready()
+    first = fleet.hosts[0]
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    fleet.ssh(first, "systemctl stop sglang@eagle3")
+
+    go_back(f"--limit={first}").succeeded()
+
+    assert fleet.running(first) == fleet.current(first) == before[first]
+    assert fleet.serving() == fleet.hosts and fleet.answers(first)
+
+
+def test_what_serves_is_put_back_when_the_older_release_does_not_start(fleet: Fleet) -> None:
+    before = fleet.ready(alike=True)
     first, *others = fleet.hosts
     fleet.deploy(fleet.new_release())
     after, starts = fleet.running(first), {host: fleet.invocation(host) for host in others}
@@ -104,7 +136,7 @@ def test_what_serves_is_put_back_when_the_older_release_does_not_start(fleet: Fl
 
 
 def test_a_gateway_that_cannot_be_asked_stops_it_before_a_host_is_taken_out(fleet: Fleet) -> None:
-    fleet.ready()
+    fleet.ready(alike=True)
     fleet.deploy(fleet.new_release())
     starts = {host: fleet.invocation(host) for host in fleet.hosts}
     podman("pause", fleet.gateway)
