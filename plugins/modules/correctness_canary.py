@@ -100,6 +100,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.files import replace
 from ansible.module_utils.blackwell.throughput.canary import ask
 from ansible.module_utils.blackwell.throughput.server import Server
 
@@ -135,10 +136,14 @@ def main() -> None:
         )
     path = Path(given["transcript"])
     text = json.dumps(asdict(canary.transcript), indent=1) + "\n"
-    changed = not path.exists() or path.read_text("utf-8") != text
-    if changed:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+    try:
+        changed = not path.exists() or path.read_text("utf-8") != text
+        if changed:
+            replace(path, text)
+    except OSError as error:
+        # The server has answered as it should: a full disk is no reason to take it from its clients.
+        changed = False
+        module.warn(f"The answers could not be kept in {path}: {error}")
     module.exit_json(changed=changed, canary=canary.to_json())
 
 

@@ -34,3 +34,30 @@ def test_the_rollout_stops_and_a_later_run_finishes_it(fleet: Fleet, batch: int)
     fleet.deploy(release, **settings)
     assert all(fleet.running(host).startswith(f"{release}-") for host in fleet.hosts)
     assert fleet.serving() == fleet.hosts
+
+
+def test_a_gateway_that_is_lost_in_a_turn_is_said_and_the_same_command_puts_the_host_back(
+    fleet: Fleet,
+) -> None:
+    before = fleet.ready()
+    first, *others = fleet.hosts
+    release = fleet.new_release()
+    upgrade = fleet.start(release, {"start_s": 3})
+    upgrade.until(f"{first}: start")
+    podman("pause", fleet.gateway)
+    try:
+        upgrade.failed()
+    finally:
+        podman("unpause", fleet.gateway)
+
+    assert f"No ssh to {fleet.gateway}" in upgrade.text
+    assert f"{first} serves, and was not put back everywhere" in upgrade.text
+    assert fleet.running(first) == fleet.current(first) and fleet.answers(first)
+    receipt = fleet.receipt(first)
+    assert receipt["outcome"] == "accepted" and receipt["reason"].startswith("No ssh to")
+    assert {host: fleet.running(host) for host in others} == {host: before[host] for host in others}
+    assert first not in fleet.serving()
+
+    fleet.deploy(release, {"start_s": 3})
+    assert all(fleet.running(host).startswith(f"{release}-") for host in fleet.hosts)
+    assert fleet.serving() == fleet.hosts

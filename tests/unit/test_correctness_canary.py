@@ -60,6 +60,15 @@ def test_the_transcript_is_written_once(ask: Callable[..., dict[str, Any]], tmp_
     assert not ask()["changed"]
 
 
+def test_a_good_server_passes_though_its_transcript_cannot_be_kept(
+    ask: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "full").write_text("")
+    said = ask(transcript=str(tmp_path / "full" / "transcript.json"))
+    assert said["canary"]["passed"] and not said["changed"]
+    assert "could not be kept" in str(said["warnings"])
+
+
 @pytest.mark.parametrize(
     ("faults", "named"),
     [

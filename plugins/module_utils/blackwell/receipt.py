@@ -89,7 +89,7 @@ def end(
     Args:
         folder: where receipts are on the host.
         outcome: one of ``OUTCOMES``.
-        reason: why it was not accepted; empty when it was.
+        reason: why it was not accepted, or accepted and not put back; else empty.
         marks: the beginnings of phases, each with ``phase`` and ``at``, in seconds since the epoch.
         outage: what the probe wrote, ``last_good`` and ``first_good``; None without one.
         content: ``requested``, ``serves``, ``requests``, ``fingerprint``, ``result``, ``verdict``, ``choice``.
