@@ -89,7 +89,7 @@ overlay:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.blackwell import release
+from ansible.module_utils.blackwell import environment, release
 from ansible.module_utils.blackwell.errors import OperatorError
 
 
@@ -125,6 +125,11 @@ def main() -> None:
         overlay = release.overlay(folders["engine_files"])
     except OperatorError as error:
         module.fail_json(msg=str(error))
+    # Said long before it is refused: the release may be there already, and a plan installs nothing.
+    try:
+        environment.check_lock(lock)
+    except OperatorError as error:
+        module.warn(str(error))
     module.exit_json(changed=False, release=planned, lock=Path(given["lock"]).read_text(), overlay=overlay)
 
 

@@ -248,6 +248,15 @@ def test_nobody_without_the_key_adds_a_host(front: gateways.Gateway) -> None:
     assert refused.value.code in (401, 403)
 
 
+def test_in_check_mode_a_gateway_that_is_not_there_yet_starts_without_hosts(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    given = {"config": str(tmp_path / "none"), "worker": A}
+    assert run_module("gateway_worker", {**given, "state": "serving"}, check=True)["changed"]
+    drained = run_module("gateway_worker", {**given, "state": "drained", "min_available": 1}, check=True)
+    assert not drained["changed"] and drained["now"] == "absent"
+
+
 def test_no_gateway_is_said(run_module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     said = run_module("gateway_worker", {"config": str(tmp_path), "worker": A, "state": "serving"})
     assert said["failed"] and "sglang_gateways" in said["msg"]

@@ -346,12 +346,17 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
         (
             {"gateway_virtual_address": "192.0.2.10/24", "groups": TWO_GATEWAYS},
             "gateway_virtual_address: is '192.0.2.10/24', which is no IPv4 address. It is an address such as "
-            "192.0.2.10 that no host has, and that two gateways share.",
+            "192.0.2.20 that no host has, and that two gateways share.",
         ),
         (
             {"gateway_virtual_address": "192.0.2.10", "groups": {"sglang_gateways": ["one"]}},
             "gateway_virtual_address: is 192.0.2.10, but sglang_gateways has 1 host. It is an address such as "
-            "192.0.2.10 that no host has, and that two gateways share.",
+            "192.0.2.20 that no host has, and that two gateways share.",
+        ),
+        (
+            {"gateway_virtual_address": "192.0.2.10", "ansible_host": "192.0.2.10", "groups": TWO_GATEWAYS},
+            "gateway_virtual_address: is 192.0.2.10, and so is ansible_host. It is an address such as 192.0.2.20 that "
+            "no host has, and that two gateways share.",
         ),
         (
             {
@@ -404,7 +409,7 @@ def test_settings_that_cannot_both_be_meant(
         {"preflight_engine": "cpu", "sglang_stack_engine": "cpu"},
         {"group_names": BOTH_GROUPS},
         {"gateway_port": 30000, "group_names": ["sglang_servers"]},
-        {"gateway_virtual_address": "192.0.2.10", "groups": TWO_GATEWAYS},
+        {"gateway_virtual_address": "192.0.2.20", "ansible_host": "192.0.2.10", "groups": TWO_GATEWAYS},
         {"gateway_virtual_port": 8080},
         {"model_weights_target_repository": "a/b", "model_weights_target_revision": COMMIT},
         # What Ansible converts.
@@ -583,7 +588,7 @@ def test_a_value_that_its_variable_cannot_have(
 
 def test_every_rule_reads_variables_that_exist(ours: variables.Known) -> None:
     for rule in (*contradictions.RULES, *limits.LIMITS):
-        assert set(rule.reads) <= ours.names | {"group_names", "groups"}, rule.reads
+        assert set(rule.reads) <= ours.names | {"ansible_host", "group_names", "groups"}, rule.reads
 
 
 def test_every_environment_of_an_inventory_has_to_hold_strings(ours: variables.Known) -> None:

@@ -102,6 +102,11 @@ def _shared_address(values: Mapping[str, Any]) -> str:
     return f"is {address}, but sglang_gateways has {len(gateways)} host" if len(gateways) < 2 else ""
 
 
+def _own_address(values: Mapping[str, Any]) -> str:
+    address = str(values["gateway_virtual_address"] or "")
+    return f"is {address}, and so is ansible_host" if address and address == values["ansible_host"] else ""
+
+
 def _shared_port(values: Mapping[str, Any]) -> str:
     port, address = values["gateway_virtual_port"], values["gateway_virtual_address"]
     return (
@@ -184,7 +189,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("gateway_virtual_address", "groups"),
         _shared_address,
-        "It is an address such as 192.0.2.10 that no host has, and that two gateways share",
+        "It is an address such as 192.0.2.20 that no host has, and that two gateways share",
+    ),
+    Rule(
+        ("gateway_virtual_address", "ansible_host"),
+        _own_address,
+        "It is an address such as 192.0.2.20 that no host has, and that two gateways share",
     ),
     Rule(
         ("gateway_virtual_port", "gateway_port", "gateway_virtual_address"),

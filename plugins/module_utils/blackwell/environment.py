@@ -157,7 +157,7 @@ def ensure(wanted: Environment, *, dry_run: bool = False) -> tuple[State, State]
         return before, before
     if packages_differ:
         python = find_python(wanted.python, wanted.lock.python)
-        _check_lock(wanted.lock)
+        check_lock(wanted.lock)
         if wanted.bundle:
             _check_bundle(wanted)
         if not before.whole:
@@ -218,7 +218,12 @@ def find_python(command: str, version: str) -> str:
     return path
 
 
-def _check_lock(lock: Lock) -> None:
+def check_lock(lock: Lock) -> None:
+    """Refuse a lock with which nothing can be installed.
+
+    Raises:
+        OperatorError: a package of it has no checksum.
+    """
     if lock.unhashed:
         raise OperatorError(
             f"The lock {lock.name} has packages whose checksum nobody has published",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -163,3 +164,15 @@ def test_the_module_plans_the_repository_s_own_release(
     failed = run_module("release_plan", {**given, "version": "0.5.10.post1"})
     assert failed["failed"]
     assert "Expected: SGLang 0.5.10.post1" in failed["msg"]
+
+
+def test_a_plan_says_that_nothing_can_be_installed_yet(
+    repository: Path, run_module: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    lock = tmp_path / "sglang-0.5.9-cpu-py311.txt"
+    text = (repository / "files/locks" / lock.name).read_text()
+    lock.write_text(re.sub(r"^(torch==\S+) --hash=\S+", r"\1", text, flags=re.MULTILINE))
+    given = {"root": "/opt/sglang", "version": "0.5.9", "engine": "cpu", "python": "3.11", "lock": str(lock)}
+    said = str(run_module("release_plan", given)["warnings"])
+    assert "packages whose checksum nobody has published. Found: torch==" in said
+    assert "ansible-playbook playbooks/bundle.yml" in said
