@@ -1,4 +1,4 @@
-"""blackwell rollout, blackwell rollback, blackwell receipts, blackwell explain."""
+"""blackwell rollout, blackwell receipts, blackwell explain."""
 
 from __future__ import annotations
 
