@@ -268,3 +268,20 @@ def test_a_candidate_that_fails_says_why_and_leaves_the_accepted_one(
     assert host.file(f"/run/systemd/system/{UNIT}").exists is False
     assert json.loads(host.file("/etc/sglang/accepted.json").content_string) == accepted
     assert accepted["deployment"] in host.check_output(f"systemctl cat {UNIT}")
+
+
+def test_a_candidate_of_the_other_profile_is_withdrawn_too(host: Host) -> None:
+    # Where both are measured, the one that fails may be the one that the inventory does not ask for.
+    host.check_output("systemd-run --quiet --unit=sglang@baseline.service sleep 600")
+    subprocess.run(
+        [
+            "ansible",
+            f"--inventory={ROOT}/inventory/molecule",
+            "molecule-1",
+            "--module-name=ansible.builtin.include_role",
+            "--args=name=eagle3_server tasks_from=withdraw",
+        ],
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+        check=True,
+    )
+    assert host.run("systemctl is-active sglang@baseline.service").stdout.strip() == "inactive"
