@@ -26,10 +26,13 @@ SETTINGS = Path(__file__).with_name("real.yml")
 VARIABLES: dict[str, Any] = {"rollout_controller_receipts": str(RECEIPTS), "upgrade_confirmed": True}
 
 
-def play(name: str, **variables: Any) -> Run:
+def play(name: str, *arguments: str, **variables: Any) -> Run:
     """Run one of the project's playbooks; it has to succeed."""
     return Run(
-        ROOT / "playbooks" / name, [f"--extra-vars=@{SETTINGS}"], {**VARIABLES, **variables}, quick=False
+        ROOT / "playbooks" / name,
+        [f"--extra-vars=@{SETTINGS}", *arguments],
+        {**VARIABLES, **variables},
+        quick=False,
     ).succeeded()
 
 
