@@ -47,6 +47,12 @@ options:
     description: How long smg may take to do it, in seconds.
     type: float
     default: 60
+  may_be_missing:
+    description:
+      - Whether a host without a gateway of this project counts as one whose gateway has no hosts. In check mode nobody
+        has made it yet.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Says what it would do, and refuses what it would refuse.
@@ -113,6 +119,7 @@ def main() -> None:
             "by": {"type": "str", "default": "operator", "choices": ["operator", "rollout"]},
             "min_available": {"type": "int", "default": 0},
             "timeout": {"type": "float", "default": 60},
+            "may_be_missing": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -121,8 +128,8 @@ def main() -> None:
     url = given["worker"].lower()
     workers: dict[str, gateway.Worker] = {}
     config = Path(given["config"])
-    if module.check_mode and not config.exists():
-        # The gateway itself would have been made, and starts without hosts.
+    if given["may_be_missing"] and not config.exists():
+        # Made by now but for check mode, it would have started without hosts.
         now = "serving" if given["state"] == "serving" else "absent"
         changed = now == "serving"
         module.exit_json(

@@ -41,7 +41,7 @@ options:
     type: str
     choices: [accepted, returned, down]
   reason:
-    description: Why it was not accepted.
+    description: Why it was not accepted, or accepted and not put back.
     type: str
     default: ""
   marks:

@@ -251,7 +251,7 @@ def test_nobody_without_the_key_adds_a_host(front: gateways.Gateway) -> None:
 def test_in_check_mode_a_gateway_that_is_not_there_yet_starts_without_hosts(
     run_module: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    given = {"config": str(tmp_path / "none"), "worker": A}
+    given = {"config": str(tmp_path / "none"), "worker": A, "may_be_missing": True}
     assert run_module("gateway_worker", {**given, "state": "serving"}, check=True)["changed"]
     drained = run_module("gateway_worker", {**given, "state": "drained", "min_available": 1}, check=True)
     assert not drained["changed"] and drained["now"] == "absent"
