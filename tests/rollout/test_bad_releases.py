@@ -82,6 +82,28 @@ def test_where_nothing_answers_any_more_the_floor_is_in_nobodys_way(fleet: Fleet
     assert fleet.serving() == fleet.hosts and all(fleet.answers(host) for host in fleet.hosts)
 
 
+def test_a_host_without_a_turn_that_does_not_answer_is_taken_out_and_put_back(fleet: Fleet) -> None:
+    fleet.ready()
+    first = fleet.hosts[0]
+    # Long enough for a server that was just started to count as one that still starts.
+    settings: dict[str, Any] = {"eagle3_server_start_timeout": 150}
+    release = fleet.new_release()
+    fleet.deploy(release, hosts=[first], **settings)
+    fleet.ssh(first, "systemctl restart sglang@eagle3")
+    wait_until(lambda: fleet.answers(first), seconds=60, why="it is started again")
+    Fleet.health(f"http://{fleet.address[first]}:30000/mute", timeout=1)
+    before = fleet.invocation(first)
+
+    run = fleet.start(release, hosts=[first], **settings).failed()
+
+    assert fleet.answers(first) and fleet.invocation(first) != before
+    assert fleet.running(first).startswith(f"{release}-")
+    receipt = fleet.receipt(first)
+    assert receipt["began"] > run.began and receipt["outcome"] == "returned"
+    assert receipt["phases"][0]["phase"] == "drain"
+    assert fleet.serving() == fleet.hosts
+
+
 @pytest.mark.parametrize("loss", ["rm", "truncate --size=40"])
 def test_what_serves_comes_back_though_the_record_of_it_was_lost(fleet: Fleet, loss: str) -> None:
     before = fleet.ready()
