@@ -226,8 +226,12 @@ def test_a_killed_server_comes_back(host: Host) -> None:
 
 def test_a_server_that_is_alive_and_answers_nothing_is_restarted(host: Host) -> None:
     before = main_pid(host)
-    host.check_output("pkill --signal STOP --full sglang::scheduler")
     deadline = time.monotonic() + 600
+    # Until it has answered /health, too, the limit is that of a start.
+    while show(host, "WatchdogUSec")["WatchdogUSec"] != "1min 30s":
+        assert time.monotonic() < deadline, "it did not tell systemd that it serves"
+        time.sleep(1)
+    host.check_output("pkill --signal STOP --full sglang::scheduler")
     while main_pid(host) in (0, before):
         assert time.monotonic() < deadline, "it was left as it was"
         time.sleep(2)
