@@ -101,7 +101,9 @@ serving:
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import gateway
@@ -128,57 +130,57 @@ def main() -> None:
     url = given["worker"].lower()
     workers: dict[str, gateway.Worker] = {}
     config = Path(given["config"])
-    if given["may_be_missing"] and not config.exists():
-        # Made by now but for check mode, it would have started without hosts.
-        now = "serving" if given["state"] == "serving" else "absent"
-        changed = now == "serving"
-        module.exit_json(
-            changed=changed,
-            owed=changed,
-            was="absent",
-            now=now,
-            left_out="",
-            open=0,
-            serving=[url] if changed else [],
-        )
     try:
-        access = gateway.Access.read(config)
-        records = access.records
-        with records.held():
-            before = records.read()
-            was = before[url].state if url in before else "absent"
-            if given["state"] == "serving":
-                step = gateway.serve(before, url, by=given["by"], now=time.time())
-            elif given["state"] == "absent":
-                step = gateway.forget(before, url)
-            else:
-                workers = access.workers() if was == gateway.SERVING else {}
-                ready = frozenset(other for other, seen in workers.items() if seen.status == gateway.READY)
-                step = gateway.drain(
-                    before,
-                    url,
-                    by=given["by"],
-                    now=time.time(),
-                    ready=ready,
-                    min_available=given["min_available"],
-                )
-            owed = step.changed or not records.manifest_is(step.hosts)
-            if owed and not module.check_mode:
-                records.write(step.hosts)
-        now = step.hosts[url].state if url in step.hosts else "absent"
-        if not module.check_mode:
-            _wait(access, now, url, given["timeout"])
+        if given["may_be_missing"] and not config.exists():
+            # Made by now but for check mode, it would have started without hosts.
+            before: dict[str, gateway.Host] = {}
+            step = _step(given, url, before, workers)
+            owed = step.changed
+        else:
+            access = gateway.Access.read(config)
+            records = access.records
+            with records.held():
+                before = records.read()
+                if given["state"] == "drained" and _state(before, url) == gateway.SERVING:
+                    workers = access.workers()
+                step = _step(given, url, before, workers)
+                owed = step.changed or not records.manifest_is(step.hosts)
+                if owed and not module.check_mode:
+                    records.write(step.hosts)
+            if not module.check_mode:
+                _wait(access, _state(step.hosts, url), url, given["timeout"])
     except OperatorError as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=owed,
         owed=owed,
-        was=was,
-        now=now,
+        was=_state(before, url),
+        now=_state(step.hosts, url),
         left_out=step.left_out,
         open=workers[url].load if url in workers else 0,
         serving=sorted(other for other, host in step.hosts.items() if host.state == gateway.SERVING),
         diff={"before": gateway.manifest(before), "after": gateway.manifest(step.hosts)},
+    )
+
+
+def _state(hosts: Mapping[str, gateway.Host], url: str) -> str:
+    return hosts[url].state if url in hosts else "absent"
+
+
+def _step(
+    given: Mapping[str, Any],
+    url: str,
+    before: Mapping[str, gateway.Host],
+    workers: Mapping[str, gateway.Worker],
+) -> gateway.Step:
+    """What is asked for, from what there is."""
+    if given["state"] == "serving":
+        return gateway.serve(before, url, by=given["by"], now=time.time())
+    if given["state"] == "absent":
+        return gateway.forget(before, url)
+    ready = frozenset(other for other, seen in workers.items() if seen.status == gateway.READY)
+    return gateway.drain(
+        before, url, by=given["by"], now=time.time(), ready=ready, min_available=given["min_available"]
     )
 
 

@@ -17,6 +17,7 @@ _FUSION = "eagle3_server_enable_flashinfer_allreduce_fusion"
 _FUSION_GUARDS = ("flashinfer-allreduce-guard", "flashinfer-trtllm-comm-sm120")
 _AUX_STATES = "eagle3-aux-after-allreduce"
 _ADMIN_KEY = "eagle3_server_admin_api_key"
+_SHARED_ADDRESS = "It is an address such as 192.0.2.20 that no host has, and that two gateways share"
 
 
 def _on(value: Any) -> bool:
@@ -189,12 +190,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("gateway_virtual_address", "groups"),
         _shared_address,
-        "It is an address such as 192.0.2.20 that no host has, and that two gateways share",
+        _SHARED_ADDRESS,
     ),
     Rule(
         ("gateway_virtual_address", "ansible_host"),
         _own_address,
-        "It is an address such as 192.0.2.20 that no host has, and that two gateways share",
+        _SHARED_ADDRESS,
     ),
     Rule(
         ("gateway_virtual_port", "gateway_port", "gateway_virtual_address"),
