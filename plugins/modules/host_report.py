@@ -30,6 +30,11 @@ options:
     description: Version that it has to be, such as V(3.12).
     type: str
     required: true
+  packages:
+    description: Packages of the distribution that the deployment installs where they are missing.
+    type: list
+    elements: str
+    default: []
   root:
     description: Folder that holds releases.
     type: path
@@ -216,6 +221,7 @@ def main() -> None:
             "distributions": {"type": "list", "elements": "str", "required": True},
             "python": {"type": "str", "required": True},
             "python_version": {"type": "str", "required": True},
+            "packages": {"type": "list", "elements": "str", "default": []},
             "root": {"type": "path", "required": True},
             "release": {"type": "str", "default": ""},
             "release_gib": {"type": "float", "required": True},
@@ -251,6 +257,7 @@ def main() -> None:
         engine=args["engine"],
         distributions=args["distributions"],
         python_version=args["python_version"],
+        packages=args["packages"],
         release=args["release"],
         release_space=(args["root"], args["release_gib"]),
         model_space=(args["models_root"], args["models_gib"]) if args["models_root"] else None,

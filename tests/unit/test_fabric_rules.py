@@ -317,7 +317,7 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         lambda f: replace(f, compilers={"gcc": "", "g++": ""}),
         "compiler",
         "fail: Host compiler: found no gcc and no g++, expected gcc and g++ (Triton and FlashInfer compile when the "
-        "server starts). Run apt-get install build-essential.",
+        "server starts). Run apt-get install g++.",
     ),
     (
         "no space",
@@ -770,6 +770,17 @@ def test_a_condition_is_said_word_for_word(
     good: Facts, change: Callable[[Facts], Facts], id: str, message: str
 ) -> None:
     assert said(judge(change(good)))[id] == message
+
+
+def test_what_the_deployment_installs_is_no_failure(good: Facts) -> None:
+    bare = replace(
+        good, python=Python("python3.12", "3.12.3", "", ""), compilers={"gcc": "/usr/bin/gcc", "g++": ""}
+    )
+    told = said(judge(bare, replace(WANTED, packages=["g++", "libnuma1", "python3.12-dev"])))
+    assert told["python_headers"].startswith("warn: Python headers: found no Python.h of python3.12")
+    assert told["python_headers"].endswith("site.yml installs python3.12-dev.")
+    assert told["compiler"].startswith("warn: Host compiler: found no g++")
+    assert told["compiler"].endswith("site.yml installs g++.")
 
 
 # --- what the server is started with ---

@@ -27,6 +27,7 @@ class Wanted:
         engine: ``cuda`` or ``cpu``.
         distributions: accepted distributions as ``<ID>-<VERSION_ID>`` of ``/etc/os-release``.
         python_version: version of the release's Python, as ``3.12``.
+        packages: the distribution's packages that the deployment installs where they are missing.
         release: folder of the wanted release, if it is planned already.
         release_space: folder that holds releases, and how many GiB a new one needs.
         model_space: folder that models are fetched to, and how many GiB they need; None if none is fetched.
@@ -54,6 +55,7 @@ class Wanted:
     units: Sequence[str]
     memory_gib: float
     glibc: str
+    packages: Sequence[str] = ()
     gpu_count: int = 0
     gpu_models: Sequence[str] = ()
     compute_capability: str = ""
@@ -147,23 +149,32 @@ def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     )
     if wanted.engine != "cuda" or not right:
         return
+    status, remedy = _missing(f"python{version}-dev", wanted)
     yield Check(
         "python_headers",
-        OK if python.headers else FAIL,
+        OK if python.headers else status,
         "Python headers",
         python.headers or f"no Python.h of {python.command}",
         "Python.h (Triton compiles against it when the server starts)",
-        "" if python.headers else f"Run apt-get install python{version}-dev",
+        "" if python.headers else remedy,
     )
     missing = [name for name, path in facts.compilers.items() if not path]
+    status, remedy = _missing("g++", wanted)
     yield Check(
         "compiler",
-        FAIL if missing else OK,
+        status if missing else OK,
         "Host compiler",
         f"no {' and no '.join(missing)}" if missing else ", ".join(facts.compilers.values()),
         "gcc and g++ (Triton and FlashInfer compile when the server starts)",
-        "Run apt-get install build-essential" if missing else "",
+        remedy if missing else "",
     )
+
+
+def _missing(package: str, wanted: Wanted) -> tuple[str, str]:
+    """What it means that a package of the distribution is missing, and the remedy."""
+    if package in wanted.packages:
+        return WARN, f"site.yml installs {package}"
+    return FAIL, f"Run apt-get install {package}"
 
 
 def _space(facts: Facts, wanted: Wanted) -> Iterable[Check]:
