@@ -91,6 +91,23 @@ def test_a_damaged_record_is_refused_and_not_taken_for_no_hosts(tmp_path: Path) 
         gateway.Records(tmp_path).read()
 
 
+def test_without_a_record_the_manifest_says_who_serves(tmp_path: Path) -> None:
+    records = gateway.Records(tmp_path)
+    records.write(drain(THREE, A).hosts)
+    records.hosts_file.unlink()
+    found = records.read()
+    assert {(url, host.state, host.by) for url, host in found.items()} == {
+        (url, SERVING, "rollout") for url in THREE if url != A
+    }
+    assert records.manifest_is(found)
+
+
+def test_a_manifest_without_a_record_is_not_taken_for_no_hosts_when_it_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "workers.json").write_text('{"workers": [')
+    with pytest.raises(OperatorError, match="cannot be read"):
+        gateway.Records(tmp_path).read()
+
+
 def test_a_run_that_was_killed_between_the_two_files_is_mended(tmp_path: Path) -> None:
     records = gateway.Records(tmp_path)
     records.write(THREE)

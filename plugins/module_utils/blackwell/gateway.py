@@ -131,13 +131,15 @@ class Records:
     def read(self) -> dict[str, Host]:
         """All hosts by URL; none before the first one came.
 
+        Where the record was removed, the manifest says who serves; who was taken out is forgotten.
+
         Raises:
-            OperatorError: the file is damaged. To go on with none would let the gateway forget every host.
+            OperatorError: a file is damaged. To go on with none would let the gateway forget every host.
         """
         try:
             text = self.hosts_file.read_text(encoding="utf-8")
         except FileNotFoundError:
-            return {}
+            return self._served()
         try:
             return {url: Host(**entry) for url, entry in json.loads(text).items()}
         except (ValueError, TypeError, AttributeError) as error:
@@ -145,7 +147,24 @@ class Records:
                 f"{self.hosts_file} cannot be read",
                 found=str(error),
                 expected="the hosts of the gateway, as Ansible wrote them",
-                remedy=f"remove it, then run site.yml; the manifest {self.manifest_file} says who served",
+                remedy=f"remove it, and run again: {self.manifest_file} says who serves. What an operator has taken "
+                "out is to be taken out again",
+            ) from None
+
+    def _served(self) -> dict[str, Host]:
+        try:
+            text = self.manifest_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        since = self.manifest_file.stat().st_mtime
+        try:
+            return {worker["url"]: Host(SERVING, "rollout", since) for worker in json.loads(text)["workers"]}
+        except (ValueError, TypeError, KeyError) as error:
+            raise OperatorError(
+                f"{self.manifest_file} cannot be read",
+                found=f"{type(error).__name__}: {error}, and no {self.hosts_file.name} beside it",
+                expected="a manifest of smg, as Ansible wrote it",
+                remedy="remove it, and run site.yml, which puts the hosts in again one after the other",
             ) from None
 
     def write(self, hosts: Mapping[str, Host]) -> None:
