@@ -109,10 +109,11 @@ def test_options_are_described_and_typed(role: str) -> None:
 def test_a_bool_that_the_command_line_gives_is_one() -> None:
     """``-e name=false`` is text, which a condition refuses or takes for true."""
     bools = [name for role in ROLES for name, option in options(role).items() if option["type"] == "bool"]
-    # Where it decides: a condition, or an `if` or `or` of a template.
+    # Where it decides: a condition, or an `if`, `or` or `ternary` of a template.
     bare = rf"(?<![\w.'])(?:{'|'.join(bools)})\b(?! *\|| is |: )"
     decides = re.compile(
         rf"(?:when:|that:)(?:.*\b(?:and|or|not))? {bare}|(?:\bif|^ *-) {bare}|{bare} (?:or|and|else)\b"
+        rf"|(?:{'|'.join(bools)}) *\| *ternary\b"
     )
     for path in [*YAML_FILES, *ROOT.glob("roles/*/templates/*")]:
         for line in path.read_text().splitlines():
