@@ -37,10 +37,13 @@ def test_an_operator_goes_back_to_what_was_accepted_before_and_names_a_release(f
         assert receipt["requested"]["release"] == before[host]
     assert fleet.serving() == fleet.hosts
 
-    # The same command again goes on where it was broken off; where it was not, there is nothing to do.
+    # The same command again goes on where it was broken off, here between the record and the link; where it was not,
+    # there is nothing to do.
     starts = {host: fleet.invocation(host) for host in fleet.hosts}
+    fleet.ssh(fleet.hosts[0], f"ln -sfn releases/{after[fleet.hosts[0]]} /opt/sglang/current")
     go_back().succeeded()
     assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
+    assert {host: fleet.current(host) for host in fleet.hosts} == before
 
     go_back(sglang_release=after[fleet.hosts[0]]).succeeded()
     assert {host: fleet.running(host) for host in fleet.hosts} == after
@@ -87,6 +90,27 @@ def test_a_way_back_that_is_killed_is_finished_by_the_same_command(fleet: Fleet,
     assert {host: fleet.accepted(host)["release"] for host in fleet.hosts} == before
     assert fleet.serving() == fleet.hosts
     fleet.ssh(fleet.hosts[1], "test ! -e /var/lib/sglang/receipts/pending.json")
+
+
+def test_a_run_that_cannot_take_its_host_out_leaves_a_broken_one_to_be_finished(fleet: Fleet) -> None:
+    before = fleet.ready()
+    first = fleet.hosts[0]
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    broken = go_back(f"--limit={first}")
+    broken.until(f"{first}: start")
+    broken.kill()
+    podman("pause", fleet.gateway)
+    try:
+        refused = go_back(f"--limit={first}").failed()
+    finally:
+        podman("unpause", fleet.gateway)
+    assert "as the run left it that was broken off before" in " ".join(refused.text.split())
+    fleet.ssh(first, "test -e /var/lib/sglang/receipts/pending.json")
+
+    go_back(f"--limit={first}").succeeded()
+
+    assert fleet.running(first) == fleet.current(first) == before[first]
+    assert fleet.serving() == fleet.hosts and fleet.receipt(first)["outcome"] == "accepted"
 
 
 def test_an_acceptance_that_was_broken_off_before_its_record_is_taken_back(fleet: Fleet) -> None:
