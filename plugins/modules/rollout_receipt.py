@@ -63,8 +63,9 @@ options:
     default: []
   running:
     description:
-      - What runs now, to be compared with the newest accepted receipt, with C(deployment), C(files), C(release) and
-        C(fingerprint).
+      - What runs now, to be compared with the newest accepted receipt, with C(deployment), C(files) and C(fingerprint),
+        the deployment that the machine starts at boot as C(accepted), and the release that the link points to as
+        C(release).
       - C(edited) are files that were changed since the server was started, C(refuses) says whether the host refuses
         clients, C(left_out_by) are gateways that send it no requests until a rollout puts it back, and C(unreachable)
         those that could not be asked.
@@ -158,16 +159,16 @@ def main() -> None:
             if accepted and given["running"]
             else [],
         )
-    if given["state"] == "begun":
-        pending = receipt.begin(
-            folder,
-            given["host"],
-            found=given["found"],
-            now=time.time(),
-            going_back_to=given["going_back_to"],
-        )
-        module.exit_json(changed=True, pending=pending, expected=receipt.expected(earlier))
     try:
+        if given["state"] == "begun":
+            pending = receipt.begin(
+                folder,
+                given["host"],
+                found=given["found"],
+                now=time.time(),
+                going_back_to=given["going_back_to"],
+            )
+            module.exit_json(changed=True, pending=pending, expected=receipt.expected(earlier))
         written = receipt.end(
             folder,
             outcome=given["outcome"],
@@ -178,6 +179,10 @@ def main() -> None:
             secrets=given["secrets"],
             keep=given["keep"],
             now=time.time(),
+        )
+    except OSError as error:
+        module.fail_json(
+            msg=f"No receipt can be written in {folder}. Found: {error}. To mend it: free some space there."
         )
     except OperatorError as error:
         module.fail_json(msg=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +179,43 @@ def test_when_the_old_release_does_not_come_back_either_the_host_stays_out_and_i
     # What it says mends it: once there is something that works, the next run brings the host back.
     fleet.deploy(fleet.new_release(), hosts=[first])
     assert fleet.serving() == fleet.hosts
+
+
+def test_a_host_that_answered_wrong_gets_no_requests_before_it_has_answered_right(fleet: Fleet) -> None:
+    fleet.ready()
+    first, *others = fleet.hosts
+    release = fleet.new_release()
+    fleet.deploy(release, hosts=[first])
+    behaviour = (
+        f"/opt/sglang/releases/{fleet.current(first)}/venv/lib/python3.11/site-packages/behaviour.json"
+    )
+    fleet.ssh(first, f"echo '{{\"nonsense\": true}}' > {behaviour}")
+    fleet.start(fleet.new_release(), {"crash": True}, hosts=[first]).failed()
+    # It runs, answers /health and was accepted once: nothing else speaks against it.
+    assert fleet.receipt(first)["outcome"] == "down" and fleet.answers(first)
+
+    fleet.start(release, hosts=[first]).failed()
+    assert fleet.receipt(first)["outcome"] == "down" and fleet.serving() == others
+
+    fleet.ssh(first, "systemctl restart sglang@eagle3")
+    wait_until(lambda: fleet.answers(first), seconds=60, why="it is started again, with nothing wrong")
+    start = fleet.invocation(first)
+    fleet.deploy(release, hosts=[first])
+    assert fleet.receipt(first)["outcome"] == "accepted" and fleet.serving() == fleet.hosts
+    assert fleet.invocation(first) == start
+
+
+def test_what_happened_is_said_though_the_receipt_cannot_be_kept(fleet: Fleet, tmp_path: Path) -> None:
+    before = fleet.ready()
+    first, *others = fleet.hosts
+    starts = {host: fleet.invocation(host) for host in others}
+    (tmp_path / "receipts").write_text("in the way")
+
+    upgrade = fleet.start(
+        fleet.new_release(), {"crash": True}, rollout_controller_receipts=str(tmp_path / "receipts")
+    ).failed()
+
+    assert "crashes at its start" in upgrade.text and "serves again" in upgrade.text
+    assert "could not be copied to the controller" in upgrade.text
+    assert fleet.running(first) == before[first] and fleet.serving() == fleet.hosts
+    assert {host: fleet.invocation(host) for host in others} == starts

@@ -149,8 +149,8 @@ def test_what_is_usual_comes_from_accepted_rollouts_only(tmp_path: Path) -> None
 
 def running(**given: Any) -> dict[str, Any]:
     serves = content()["serves"]
-    return {"deployment": serves["deployment"], "files": {"eagle3.yaml": "4"}, "release": serves["release"],
-            "fingerprint": "0123456789ab", **given}  # fmt: skip
+    return {"deployment": serves["deployment"], "files": {"eagle3.yaml": "4"}, "accepted": serves["deployment"],
+            "release": serves["release"], "fingerprint": "0123456789ab", **given}  # fmt: skip
 
 
 def test_what_runs_as_accepted_differs_in_nothing(tmp_path: Path) -> None:
@@ -164,6 +164,7 @@ def test_what_runs_as_accepted_differs_in_nothing(tmp_path: Path) -> None:
         ({"deployment": "other"}, "other runs"),
         ({"deployment": None}, "nothing that was recorded runs"),
         ({"files": {"eagle3.yaml": "5"}}, "eagle3.yaml is another one"),
+        ({"accepted": "other"}, "the machine starts other at boot"),
         ({"release": "other"}, "current is other"),
         ({"fingerprint": "ba9876543210"}, "fingerprint"),
         ({"edited": ["/etc/sglang/d/eagle3.env"]}, "/etc/sglang/d/eagle3.env was edited, or is gone"),
@@ -189,6 +190,19 @@ def test_a_rollout_that_was_broken_off_is_a_difference(
     assert run_module("rollout_receipt", look)["differences"] == [
         "a rollout that began at 2026-02-25 10:15 UTC has not ended: it is under way, or was broken off"
     ]
+
+
+@pytest.mark.parametrize("state", ["begun", "ended"])
+def test_a_folder_that_takes_no_receipt_is_said(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path, state: str
+) -> None:
+    begun = receipt.begin(tmp_path, "gpu-1", found=None, now=100.0)
+    in_the_way = {"begun": tmp_path / receipt.PENDING, "ended": tmp_path / f"{begun['id']}.json"}[state]
+    in_the_way.unlink(missing_ok=True)
+    in_the_way.mkdir()
+    given = {"host": "gpu-1", "outcome": "accepted", "content": content()}
+    said = run_module("rollout_receipt", {"folder": str(tmp_path), "state": state, **given})["msg"]
+    assert said.startswith(f"No receipt can be written in {tmp_path}. Found: ")
 
 
 def test_the_module_begins_ends_and_reads(run_module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
