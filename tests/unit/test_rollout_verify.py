@@ -84,6 +84,8 @@ def test_what_a_rollout_that_was_broken_off_has_left_is_named(repository: Path, 
 
     said = verify(repository, tmp_path, refuses=False)
     assert "nothing that was recorded runs, not d" in said
+    assert "the machine starts nothing that was recorded at boot, not d" in said
+    assert f"current is missing, not {RELEASE['id']}" in said
     assert "refuses new connections" not in said and "broken off" not in said
 
     receipt.begin(receipts, "host", found=None, now=1772014500.0)

@@ -186,6 +186,11 @@ def differences(
     found += [
         f"{name} is another one" for name in sorted(set(files) & set(then)) if files[name] != then[name]
     ]
+    if running.get("accepted") != serves.get("deployment"):
+        found.append(
+            f"the machine starts {running.get('accepted') or 'nothing that was recorded'} at boot, "
+            f"not {serves.get('deployment')}"
+        )
     if running.get("release") != serves.get("release"):
         found.append(f"current is {running.get('release') or 'missing'}, not {serves.get('release')}")
     if running.get("fingerprint") and receipt["fingerprint"].get("digest") not in (
