@@ -130,12 +130,14 @@ def test_a_server_that_is_lost_before_the_gateways_stops_them(inventory: Path) -
     assert "Install smg" not in done.stdout
 
 
-def test_only_the_server_that_was_lost_is_named(inventory: Path) -> None:
+@pytest.mark.parametrize("name", ["site", "upgrade"])
+def test_only_the_server_that_was_lost_is_named(inventory: Path, name: str) -> None:
     here = (
         f"{{ansible_connection: local, ansible_become: false, ansible_python_interpreter: {sys.executable}}}"
     )
     inventory.write_text(GATEWAYS.replace("gpu-1: ,", f"gpu-1: {here},"))
-    done = play("site", "-i", str(inventory), "--check")
+    upgrade = ["-e", "sglang_version=0.5.10.post1", "-e", "upgrade_confirmed=true"]
+    done = play(name, "-i", str(inventory), "--check", *(upgrade if name == "upgrade" else []))
     assert done.returncode != 0
     assert "these servers could not be checked: gpu-2. Expected" in said(done)
     assert "--limit 'all,!gpu-2'" in said(done)
