@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.rollout.fleet import OUTPUT, Fleet, wait_until
+from tests.rollout.fleet import OUTPUT, Fleet, podman, wait_until
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "crashes at its start": ({"crash": True}, "the release of this test crashes at its start"),
@@ -194,6 +194,11 @@ def test_a_host_that_answered_wrong_gets_no_requests_before_it_has_answered_righ
     # It runs, answers /health and was accepted once: nothing else speaks against it.
     assert fleet.receipt(first)["outcome"] == "down" and fleet.answers(first)
 
+    podman("pause", fleet.gateway)
+    try:
+        fleet.start(release, hosts=[first]).failed()
+    finally:
+        podman("unpause", fleet.gateway)
     fleet.start(release, hosts=[first]).failed()
     assert fleet.receipt(first)["outcome"] == "down" and fleet.serving() == others
 

@@ -37,13 +37,10 @@ def test_an_operator_goes_back_to_what_was_accepted_before_and_names_a_release(f
         assert receipt["requested"]["release"] == before[host]
     assert fleet.serving() == fleet.hosts
 
-    # The same command again goes on where it was broken off, here between the record and the link; where it was not,
-    # there is nothing to do.
+    # The same command again goes on where it was broken off; where it was not, there is nothing to do.
     starts = {host: fleet.invocation(host) for host in fleet.hosts}
-    fleet.ssh(fleet.hosts[0], f"ln -sfn releases/{after[fleet.hosts[0]]} /opt/sglang/current")
     go_back().succeeded()
     assert {host: fleet.invocation(host) for host in fleet.hosts} == starts
-    assert {host: fleet.current(host) for host in fleet.hosts} == before
 
     go_back(sglang_release=after[fleet.hosts[0]]).succeeded()
     assert {host: fleet.running(host) for host in fleet.hosts} == after
@@ -127,6 +124,56 @@ def test_an_acceptance_that_was_broken_off_before_its_record_is_taken_back(fleet
     fleet.ssh(first, "systemctl daemon-reload && systemctl restart sglang@eagle3")
     wait_until(lambda: fleet.answers(first), seconds=60, why="what the machine starts at boot")
     assert fleet.running(first) == before[first]
+
+
+def test_an_acceptance_that_was_broken_off_after_its_record_is_ended(fleet: Fleet) -> None:
+    before = fleet.ready()
+    first = fleet.hosts[0]
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    after = fleet.running(first)
+    go_back(f"--limit={first}").succeeded()
+    # What it leaves when it is killed between the record and the link: no receipt, and the link of the other one.
+    start = fleet.invocation(first)
+    fleet.ssh(first, "cd /var/lib/sglang/receipts && mv $(ls *Z-*.json | tail -1) pending.json")
+    fleet.ssh(first, f"ln -sfn releases/{after} /opt/sglang/current")
+
+    go_back(f"--limit={first}").succeeded()
+
+    assert fleet.running(first) == fleet.current(first) == before[first]
+    assert fleet.invocation(first) == start and fleet.serving() == fleet.hosts
+
+
+def test_an_upgrade_that_was_broken_off_before_its_start_is_given_up(fleet: Fleet) -> None:
+    fleet.ready()
+    first = fleet.hosts[0]
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    serves, start = fleet.running(first), fleet.invocation(first)
+    broken = fleet.start(fleet.new_release(), hosts=[first])
+    broken.until(f"{first}: wait")
+    broken.kill()
+
+    go_back(f"--limit={first}").succeeded()
+
+    assert fleet.running(first) == fleet.current(first) == serves and fleet.invocation(first) == start
+    assert fleet.serving() == fleet.hosts
+
+
+def test_a_server_that_a_broken_way_back_has_just_started_is_waited_for(fleet: Fleet) -> None:
+    fleet.ready()
+    first = fleet.hosts[0]
+    fleet.deploy(fleet.new_release(), {"start_s": 30}, hosts=[first])
+    before = fleet.running(first)
+    fleet.deploy(fleet.new_release(), hosts=[first])
+    broken = go_back(f"--limit={first}")
+    broken.until(f"{first}: start")
+    wait_until(lambda: fleet.running(first) == before, seconds=60, why="systemd has started it")
+    broken.kill()
+    start = fleet.invocation(first)
+
+    go_back(f"--limit={first}").succeeded()
+
+    assert fleet.running(first) == fleet.current(first) == before and fleet.invocation(first) == start
+    assert fleet.serving() == fleet.hosts
 
 
 def test_what_has_died_is_not_started_again(fleet: Fleet) -> None:
