@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ WITH_CHECK = [*ON_SERVERS, "repatch", "compare", "bundle"]
 
 def play(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["ansible-playbook", f"playbooks/{name}.yml", *arguments],
+        ["ansible-playbook", str(ROOT / "playbooks" / f"{name}.yml"), *arguments],
         cwd=ROOT,
         env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
         capture_output=True,
@@ -142,6 +143,33 @@ def test_only_the_server_that_was_lost_is_named(inventory: Path, name: str) -> N
     assert "these servers could not be checked: gpu-2. Expected" in said(done)
     assert "--limit 'all,!gpu-2'" in said(done)
     assert "Install smg" not in done.stdout
+
+
+def test_a_gateway_is_built_anew_though_the_other_one_is_lost(tmp_path: Path) -> None:
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    there = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+    hosts = {"hosts": {"gateway-1": here, "gateway-2": there}}
+    (tmp_path / "hosts.yml").write_text(json.dumps({"sglang_gateways": hosts}))
+    # As in site.yml.
+    (tmp_path / "play.yml").write_text(
+        json.dumps(
+            [
+                {
+                    "hosts": "gateway-1",
+                    "gather_facts": False,
+                    "serial": 1,
+                    "any_errors_fatal": True,
+                    "tasks": [
+                        {"ansible.builtin.import_role": {"name": "gateway", "tasks_from": "adopt"}},
+                        {"ansible.builtin.debug": {"msg": "it goes on"}},
+                    ],
+                }
+            ]
+        )
+    )
+    given = ["-i", str(tmp_path / "hosts.yml"), "-e", f"gateway_state_directory={tmp_path}"]
+    done = play(str(tmp_path / "play"), *given)
+    assert done.returncode == 0 and "it goes on" in done.stdout, said(done)
 
 
 def test_a_run_on_gateways_alone_asks_for_no_server(inventory: Path) -> None:

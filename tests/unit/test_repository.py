@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import json
 import os
 import re
@@ -118,6 +119,14 @@ def test_a_bool_that_the_command_line_gives_is_one() -> None:
     for path in [*YAML_FILES, *ROOT.glob("roles/*/templates/*")]:
         for line in path.read_text().splitlines():
             assert not decides.search(line), f"{path.relative_to(ROOT)}: {line.strip()}"
+
+
+def test_who_ignores_a_lost_host_does_so_in_every_play() -> None:
+    """Where a play has ``any_errors_fatal``, Ansible ends it without a word at a lost host that a task ignores."""
+    for path in YAML_FILES:
+        for line, following in itertools.pairwise(path.read_text().splitlines()):
+            if line.strip() == "ignore_unreachable: true":
+                assert following.strip() == "any_errors_fatal: false", path.relative_to(ROOT)
 
 
 @pytest.mark.parametrize("role", ROLES)
