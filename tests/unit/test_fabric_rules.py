@@ -19,6 +19,8 @@ import pytest
 from blackwell.fabric import collect, gpu_rules, host_rules, link_rules, report, smi, system
 from blackwell.fabric.collect import Done, Facts, Owner, Python, Space, Taken
 
+from tests.unit.vanishing import losing
+
 TESTS = Path(__file__).resolve().parents[1]
 FIXTURES = TESTS / "fixtures" / "fabric"
 BUSES = ["05", "06", "0a", "0b", "84", "85", "89", "8a"]
@@ -949,6 +951,15 @@ def test_a_connection_to_the_server_does_not_hold_its_port(
     assert {check.found for check in judge(replace(good, ports=ports)) if check.id == "port"} == {
         "held by our own sglang@eagle3.service"
     }
+
+
+def test_a_process_that_ends_while_ports_are_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen_on(tmp_path, hidden=False, monkeypatch=monkeypatch)
+    monkeypatch.setattr(os, "scandir", losing(tmp_path / "proc/501/fd"))
+    ports = collect._listening(collect.Host(tmp_path), [30000])
+    assert [owner.name for owner in ports[30000][0].owners] == ["sglang"]
 
 
 def test_a_host_that_serves_needs_space_for_a_release_that_it_does_not_have(good: Facts) -> None:

@@ -15,6 +15,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.unit.vanishing import losing
+
 KEY, ADMIN_KEY = "planted-key-0123456789", "planted-admin-0123456789"
 
 # Logs its arguments as SGLang does, from its own process and from a spawned one, and prints what it was given.
@@ -119,6 +121,25 @@ def test_the_deployment_is_no_place_for_modules(served: str) -> None:
 
 def test_stale_locks_are_removed_by_name(served: str) -> None:
     assert "Removing the stale lock file" in served
+
+
+def test_a_process_that_ends_while_locks_are_looked_for_is_passed_over(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("serve", programs / "serve.py")
+    assert spec and spec.loader
+    serve = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(serve)
+    (tmp_path / "stale.lock").touch()
+    other = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setattr(os, "scandir", losing(Path(f"/proc/{other.pid}/fd")))
+    try:
+        with (tmp_path / "held.lock").open("w"):
+            serve.remove_stale_locks(tmp_path)
+            assert [file.name for file in tmp_path.iterdir()] == ["held.lock"]
+    finally:
+        other.kill()
+        other.wait()
 
 
 class Served:

@@ -9,6 +9,7 @@ that it spawns import `sglang.launch_server` as they always do.
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -57,9 +58,9 @@ def remove_stale_locks(cache: Path) -> None:
     ("Loading JIT ops"). A live holder keeps its file open, and it runs as this user, so /proc shows it.
     """
     held = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
+    for link in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 - Path.glob fails when a process ends meanwhile
         try:
-            held.add(link.stat()[1:3])
+            held.add(Path(link).stat()[1:3])
         except OSError:  # another user's process, or one that has just ended
             continue
     for folder, _, names in os.walk(cache):

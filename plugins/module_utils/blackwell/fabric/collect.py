@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import shutil
@@ -209,12 +211,15 @@ def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Taken]]:
         return {}
     owners: dict[str, set[int]] = {f"socket:[{item.inode}]": set() for item in sockets}
     hidden: dict[int, set[int]] = {}
-    for link in host.root.glob("proc/[0-9]*/fd/*"):
+    # Path.glob fails when a process ends meanwhile.
+    for name in glob.iglob("proc/[0-9]*/fd/*", root_dir=host.root):  # noqa: PTH207 - see above
+        link = host.root / name
         pid = int(link.parts[-3])
         try:
             owners.get(str(link.readlink()), set()).add(pid)
         except PermissionError:
-            hidden.setdefault(link.parent.parent.stat().st_uid, set()).add(pid)
+            with contextlib.suppress(OSError):
+                hidden.setdefault(link.parent.parent.stat().st_uid, set()).add(pid)
         except OSError:
             continue
     taken: dict[int, list[Taken]] = {}
