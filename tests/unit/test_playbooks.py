@@ -145,28 +145,27 @@ def test_only_the_server_that_was_lost_is_named(inventory: Path, name: str) -> N
     assert "Install smg" not in done.stdout
 
 
+# The gateways' play of site.yml, with this step alone.
+ADOPT = """
+- hosts: gateway-1
+  gather_facts: false
+  serial: 1
+  any_errors_fatal: true
+  tasks:
+    - ansible.builtin.import_role:
+        name: gateway
+        tasks_from: adopt
+    - ansible.builtin.debug:
+        msg: it goes on
+"""
+
+
 def test_a_gateway_is_built_anew_though_the_other_one_is_lost(tmp_path: Path) -> None:
     here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     there = {"ansible_host": "127.0.0.1", "ansible_port": 1}
     hosts = {"hosts": {"gateway-1": here, "gateway-2": there}}
     (tmp_path / "hosts.yml").write_text(json.dumps({"sglang_gateways": hosts}))
-    # As in site.yml.
-    (tmp_path / "play.yml").write_text(
-        json.dumps(
-            [
-                {
-                    "hosts": "gateway-1",
-                    "gather_facts": False,
-                    "serial": 1,
-                    "any_errors_fatal": True,
-                    "tasks": [
-                        {"ansible.builtin.import_role": {"name": "gateway", "tasks_from": "adopt"}},
-                        {"ansible.builtin.debug": {"msg": "it goes on"}},
-                    ],
-                }
-            ]
-        )
-    )
+    (tmp_path / "play.yml").write_text(ADOPT)
     given = ["-i", str(tmp_path / "hosts.yml"), "-e", f"gateway_state_directory={tmp_path}"]
     done = play(str(tmp_path / "play"), *given)
     assert done.returncode == 0 and "it goes on" in done.stdout, said(done)

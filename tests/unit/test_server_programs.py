@@ -70,6 +70,15 @@ def programs(repository: Path) -> Path:
     return repository / "roles" / "eagle3_server" / "files"
 
 
+def load(program: Path) -> ModuleType:
+    """One of them as a module."""
+    spec = importlib.util.spec_from_file_location(program.stem, program)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def served(programs: Path, tmp_path: Path) -> str:
     """What serve.py prints when it runs the stand-in above in a cache with a stale and a held lock."""
@@ -126,10 +135,7 @@ def test_stale_locks_are_removed_by_name(served: str) -> None:
 def test_a_process_that_ends_while_locks_are_looked_for_is_passed_over(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = importlib.util.spec_from_file_location("serve", programs / "serve.py")
-    assert spec and spec.loader
-    serve = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(serve)
+    serve = load(programs / "serve.py")
     (tmp_path / "stale.lock").touch()
     other = subprocess.Popen(["sleep", "60"])
     monkeypatch.setattr(os, "scandir", losing(Path(f"/proc/{other.pid}/fd")))
@@ -205,10 +211,7 @@ def test_a_server_that_lost_a_process_ends(programs: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def prepare(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prepare", programs / "prepare.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(programs / "prepare.py")
     monkeypatch.setattr(module, "RECORDS", tmp_path / "run")
     monkeypatch.setattr(module, "UNIFIED_MEMORY", tmp_path / "nvidia-uvm")
     (tmp_path / "bin").mkdir()
