@@ -105,10 +105,10 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
 from ansible.module_utils.blackwell.readiness import read_json
+from ansible.module_utils.blackwell.redaction import redact
 from ansible.module_utils.blackwell.server import (
     Deployment,
     make_deployment,
-    redact,
     redact_environment,
     unit_name,
 )

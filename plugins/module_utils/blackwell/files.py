@@ -24,18 +24,40 @@ def make_folder(path: Path) -> None:
         folder.chmod(0o755)
 
 
-def replace(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a text file in one step: readers, and a run after a power loss, find the old text or the new one."""
+def sync_folder(path: Path) -> None:
+    """Make what was created, renamed or removed in a folder last through a power loss."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace(path: Path, content: str | bytes, mode: int = 0o644, *, group: int | None = None) -> None:
+    """Write a file in one step: readers, and a run after a power loss, find the old content or the new one.
+
+    Args:
+        path: the file; missing folders are made.
+        content: text, written as UTF-8, or bytes.
+        mode: its permission bits.
+        group: the numeric id of its group; None for that of this process.
+
+    Raises:
+        OSError: the file cannot be written; what was there before is still there.
+    """
     make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w") as out:
-            out.write(text)
+        with os.fdopen(handle, "wb") as out:
+            if group is not None:
+                os.fchown(out.fileno(), -1, group)
+            os.fchmod(out.fileno(), mode)
+            out.write(content.encode() if isinstance(content, str) else content)
             out.flush()
             os.fsync(out.fileno())
-        temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import sha256
-from .server import redact
+from .redaction import redact
 
 UNIT_PROPERTIES = (
     "LoadState",

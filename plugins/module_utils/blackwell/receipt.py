@@ -17,7 +17,8 @@ from typing import Any
 
 from .errors import OperatorError
 from .files import replace
-from .server import redact, redact_environment
+from .redaction import redact
+from .server import redact_environment
 
 SCHEMA = 1
 PENDING = "pending.json"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -296,14 +296,6 @@ def render_environment(environment: Mapping[str, Any]) -> str:
         escaped = re.sub(r'(["\\`$])', r"\\\1", text)
         lines.append(f'{name}="{escaped}"')
     return "\n".join(lines) + "\n"
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret replaced."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "********")
-    return text
 
 
 def redact_environment(text: str) -> str:
