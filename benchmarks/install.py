@@ -21,13 +21,13 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "plugins" / "module_utils"))
 
-from blackwell import environment, lock
+from blackwell import environment, installer, lock
 
 
 def ours(bundle: Path, text: str, folder: Path) -> None:
     """The installation that the role sglang_stack does."""
     wanted = lock.parse(text, "lock")
-    environment.ensure(
+    installer.ensure(
         environment.Environment(
             release=folder,
             lock=wanted,

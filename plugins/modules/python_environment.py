@@ -83,7 +83,8 @@ packages:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.blackwell import environment, lock
+from ansible.module_utils.blackwell import installer, lock
+from ansible.module_utils.blackwell.environment import Environment
 from ansible.module_utils.blackwell.errors import OperatorError
 
 
@@ -104,7 +105,7 @@ def main() -> None:
     )
     given = module.params
     try:
-        wanted = environment.Environment(
+        wanted = Environment(
             release=Path(given["path"]),
             lock=lock.parse(given["lock"], "lock"),
             lock_text=given["lock"],
@@ -116,7 +117,7 @@ def main() -> None:
             overlay=given["overlay"],
             required_space=int(given["required_space"] * 2**30),
         )
-        before, after = environment.ensure(wanted, dry_run=module.check_mode)
+        before, after = installer.ensure(wanted, dry_run=module.check_mode)
     except OperatorError as error:
         module.fail_json(msg=str(error))
     module.exit_json(

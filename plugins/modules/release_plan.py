@@ -130,7 +130,9 @@ def main() -> None:
         environment.check_lock(lock)
     except OperatorError as error:
         module.warn(str(error))
-    module.exit_json(changed=False, release=planned, lock=Path(given["lock"]).read_text(), overlay=overlay)
+    module.exit_json(
+        changed=False, release=planned, lock=Path(given["lock"]).read_text(encoding="utf-8"), overlay=overlay
+    )
 
 
 if __name__ == "__main__":

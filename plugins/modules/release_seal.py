@@ -53,7 +53,6 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import seal
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.files import replace
 
 
 def main() -> None:
@@ -68,16 +67,16 @@ def main() -> None:
     release = module.params["release"]
     path = Path(release["path"])
     before, after = seal.read_manifest(path), seal.manifest(release)
-    if before != after and not module.check_mode:
+    changed = before != after or not seal.is_proved(release)
+    if changed and not module.check_mode:
         environment = {key: str(value) for key, value in module.params["environment"].items()}
         try:
-            seal.prove(release, module.params["imports"], environment)
+            seal.seal(release, module.params["imports"], environment)
         except OperatorError as error:
             module.fail_json(msg=str(error))
-        replace(path / seal.MANIFEST, after)
     name = str(path / seal.MANIFEST)
     module.exit_json(
-        changed=before != after,
+        changed=changed,
         manifest=name,
         diff={"before_header": name, "after_header": name, "before": before, "after": after},
     )

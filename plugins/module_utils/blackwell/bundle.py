@@ -81,7 +81,7 @@ class Bundle:
                     expected=str(path),
                     remedy="name locks of files/locks, or make one with files/locks/make-lock",
                 )
-        return {path.name: locks.parse(path.read_text(), path.name) for path in self.locks}
+        return {path.name: locks.parse(path.read_text(encoding="utf-8"), path.name) for path in self.locks}
 
     def inspect(self) -> Found:
         """Compare the folder with the locks. Every file is read in full: a size proves little."""
@@ -96,7 +96,7 @@ class Bundle:
                     if pin.sha256 or pin.filename not in wanted
                 }
             )
-        for pin in locks.parse_pins(self.uv.read_text(), self.uv.name):
+        for pin in locks.parse_pins(self.uv.read_text(encoding="utf-8"), self.uv.name):
             wanted[pin.filename] = (pin, "")
         for pin, python in wanted.values():
             path = self.wheels / pin.filename
@@ -125,7 +125,7 @@ class Bundle:
         self._record()
         for name, text in self._lists().items():
             path = self.path / name
-            if not path.is_file() or path.read_text() != text:
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
                 replace(path, text)
                 written.append(name)
         return written
@@ -159,7 +159,7 @@ class Bundle:
     def _pip(self, pins: list[Pin], python: str, into: Path, *more: str) -> str:
         """One call of pip. Returns what went wrong, or nothing."""
         requirements = into / "requirements.txt"
-        requirements.write_text("".join(f"{pin.line()}\n" for pin in pins))
+        requirements.write_text("".join(f"{pin.line()}\n" for pin in pins), encoding="utf-8")
         checked = ["--require-hashes"] if all(pin.sha256 for pin in pins) else []
         if python:
             version = python.replace(".", "")
@@ -183,7 +183,7 @@ class Bundle:
     def _record(self) -> None:
         """Write checksums into locks that lack them: from now on a change of the file is refused."""
         for path in self.locks:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
             found = {}
             for pin in locks.parse(text, path.name).unhashed:
                 wheel = self.wheels / pin.filename
@@ -194,7 +194,9 @@ class Bundle:
     def _lists(self) -> dict[str, str]:
         made_for = self.read()
         pins = {pin.filename: pin for lock in made_for.values() for pin in lock.pins}
-        pins.update({pin.filename: pin for pin in locks.parse_pins(self.uv.read_text(), self.uv.name)})
+        pins.update(
+            {pin.filename: pin for pin in locks.parse_pins(self.uv.read_text(encoding="utf-8"), self.uv.name)}
+        )
         ordered = [pins[name] for name in sorted(pins)]
         manifest = {
             "locks": {name: lock.digest for name, lock in sorted(made_for.items())},

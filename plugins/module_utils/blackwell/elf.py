@@ -19,7 +19,7 @@ def needed(path: Path) -> list[str]:
     with path.open("rb") as file:
         try:
             return _needed(file)
-        except struct.error as error:
+        except (struct.error, KeyError, IndexError, OSError, OverflowError, MemoryError, ValueError) as error:
             raise ValueError(f"{path} is not a whole ELF file") from error
 
 

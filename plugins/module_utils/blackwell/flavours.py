@@ -53,16 +53,31 @@ def _packages(site_packages: Path) -> dict[str, tuple[str, Path]]:
     """Version by metadata, and the folder of the metadata, of each package."""
     found = {}
     for folder in sorted(site_packages.glob("*.dist-info")):
-        metadata = email.parser.HeaderParser().parsestr((folder / "METADATA").read_text(errors="replace"))
-        found[canonical(metadata["Name"])] = (metadata["Version"], folder)
+        try:
+            text = (folder / "METADATA").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            text = ""
+        metadata = email.parser.HeaderParser().parsestr(text)
+        name = metadata["Name"] or folder.stem.rpartition("-")[0]
+        found[canonical(name)] = (metadata["Version"] or "nothing", folder)
     return found
 
 
 def _below_minimum(site_packages: Path, versions: Mapping[str, str], lock: Lock) -> Iterator[str]:
     """Packages below the minimum that SGLang compares with when it starts, as its source says."""
     source = site_packages / "sglang" / "srt" / "entrypoints" / "engine.py"
-    for call in ast.walk(ast.parse(source.read_text())) if source.is_file() else ():
+    if not source.is_file():
+        return
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError, RecursionError) as error:
+        yield f"{source.relative_to(site_packages)} is not whole: {error}"
+        return
+    for call in ast.walk(tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "assert_pkg_version":
+            if not all(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in call.args[:2]):
+                yield f"SGLang {lock.sglang} has a minimum that cannot be read: {ast.unparse(call)}"
+                continue
             name, minimum = (ast.literal_eval(argument) for argument in call.args[:2])
             name = canonical(name)
             if name in versions and version_key(versions[name]) < version_key(minimum):
@@ -82,11 +97,20 @@ def _wrong_cuda(site_packages: Path, packages: Mapping[str, tuple[str, Path]], l
     for name, (_, metadata) in packages.items():
         if name in lock.cuda12:
             continue
-        for line in (metadata / "RECORD").read_text().splitlines():
+        try:
+            record = (metadata / "RECORD").read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            yield f"{name} has no record of its files: {error.strerror}"
+            continue
+        for line in record.splitlines():
             file = line.rsplit(",", 2)[0].strip('"')
-            if ".so" not in file.rsplit("/", 1)[-1]:
-                continue
             path = site_packages / file
-            wrong = [library for library in needed(path) if _CUDA_12.match(library)] if path.is_file() else []
+            if ".so" not in path.name or not path.is_file():
+                continue
+            try:
+                wrong = [library for library in needed(path) if _CUDA_12.match(library)]
+            except ValueError:
+                yield f"{name} is not whole: {file} is a library that is cut off or damaged"
+                continue
             if wrong:
                 yield f"{name} is a build for CUDA 12: {file} needs {', '.join(wrong)}"

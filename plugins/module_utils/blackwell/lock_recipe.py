@@ -49,7 +49,7 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
             found=", ".join(sorted(path.stem for path in recipe_file.parent.glob("*.yml"))),
             remedy=f"name one of these, or write the recipe {recipe_file}",
         )
-    recipe = yaml.safe_load(recipe_file.read_text())
+    recipe = yaml.safe_load(recipe_file.read_text(encoding="utf-8"))
     known = recipe["releases"].get(sglang, {})
     elsewhere = _elsewhere(recipe, sglang, python)
     deliberate = known.get("overrides", [])
@@ -84,9 +84,9 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
                 "those of other releases their own releases; a version that differs on purpose belongs in the "
                 f"overrides of the release {sglang}",
             )
-        (work / "in.txt").write_text("\n".join(requires) + "\n")
-        (work / "overrides.txt").write_text("\n".join(overrides) + "\n")
-        (work / "without.txt").write_text("\n".join(without) + "\n")
+        (work / "in.txt").write_text("\n".join(requires) + "\n", encoding="utf-8")
+        (work / "overrides.txt").write_text("\n".join(overrides) + "\n", encoding="utf-8")
+        (work / "without.txt").write_text("\n".join(without) + "\n", encoding="utf-8")
         result = subprocess.run(
             ["uv", "pip", "compile", "in.txt", "--format", "pylock.toml", *_target(python, recipe["platform"]),
              "--generate-hashes", "--find-links", ".",
@@ -100,7 +100,7 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
                 remedy=f"{'correct' if known else 'add'} the release {sglang} in {recipe_file}: its overrides, and the "
                 "wheels that are not on PyPI",
             )
-        resolved = (work / "pylock.toml").read_text()
+        resolved = (work / "pylock.toml").read_text(encoding="utf-8")
 
     by_name = {pin.name: pin for pin in elsewhere}
     pins = []
@@ -275,7 +275,7 @@ def main(folder: Path) -> int:
     except OperatorError as error:
         print(error, file=sys.stderr)
         return 1
-    target.write_text(text)
+    target.write_text(text, encoding="utf-8")
     made = locks.parse(text, target.name)
     print(f"{target}: {len(made.pins)} packages, {sum(pin.size for pin in made.pins) / 1e6:.0f} MB")
     for pin in made.unhashed:

@@ -76,7 +76,7 @@ def size(folder: Path) -> int:
 def _named_by_units(folders: Iterable[Path]) -> list[str]:
     """The text of every unit and drop-in."""
     return [
-        path.read_text(errors="replace")
+        path.read_text(encoding="utf-8", errors="replace")
         for folder in folders
         if folder.is_dir()
         for path in folder.rglob("*")
@@ -91,7 +91,7 @@ def _used_by_processes(processes: Path, releases: Iterable[Path]) -> dict[Path, 
         seen = ""
         for name in ("cmdline", "maps"):
             try:
-                seen += (process / name).read_text(errors="replace")
+                seen += (process / name).read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue  # it has ended, or belongs to the kernel
         for path in releases:

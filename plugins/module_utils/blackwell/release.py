@@ -42,7 +42,7 @@ def read_lock(path: Path, *, sglang: str, engine: str, python: str) -> Lock:
             # YAML's 3.10 is a number, and as such 3.1.
             + (' (in quotes: "3.10")' if python == "3.1" else ""),
         )
-    lock = locks.parse(path.read_text(), path.name)
+    lock = locks.parse(path.read_text(encoding="utf-8"), path.name)
     wanted = {"SGLang": sglang, "engine": engine, "Python": python}
     given = {"SGLang": lock.sglang, "engine": lock.engine, "Python": lock.python}
     wrong = [key for key in wanted if wanted[key] != given[key]]
@@ -106,7 +106,7 @@ def overlay(engine_files: Path | None) -> dict[str, str]:
     """The engine's files, by path below site-packages."""
     if engine_files is None:
         return {}
-    return {name: path.read_text() for name, path in _files(engine_files)}
+    return {name: path.read_text(encoding="utf-8") for name, path in _files(engine_files)}
 
 
 def _patch_digest(folder: Path | None, enabled: Mapping[str, bool]) -> str:

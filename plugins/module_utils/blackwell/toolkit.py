@@ -9,7 +9,6 @@ own.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from .errors import OperatorError
 from .files import sha256
+from .json_reader import find_object
 
 _KERNEL = """
 #include <cmath>
@@ -147,7 +147,7 @@ class Toolkit:
             )
         with tempfile.TemporaryDirectory() as folder:
             source, compiled, linked = (Path(folder) / name for name in ("k.cu", "k.o", "k.so"))
-            source.write_text(self.source)
+            source.write_text(self.source, encoding="utf-8")
             virtual = self.architecture.replace("sm_", "compute_")
             gencode = f"-gencode=arch={virtual},code={self.architecture}"
             self._run(
@@ -181,8 +181,4 @@ class Toolkit:
 
 def read_record(path: Path) -> dict[str, str]:
     """What an earlier proof wrote; empty when there is none."""
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    return find_object(path) or {}

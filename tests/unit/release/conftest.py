@@ -37,6 +37,11 @@ def pin_of(path: Path) -> Pin:
     return Pin(name.replace("_", "-"), version, path.name, hashlib.sha256(content).hexdigest(), len(content))
 
 
+def _recorded(text: str) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+    return f"sha256={digest},{len(text.encode())}"
+
+
 @pytest.fixture
 def make_wheel(folder: Path) -> WheelMaker:
     """Make a wheel of one module that says its version, and return its pin."""
@@ -52,7 +57,7 @@ def make_wheel(folder: Path) -> WheelMaker:
             f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {needed}\n" for needed in requires),
             f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
-        record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+        record = "".join(f"{file},{_recorded(text)}\n" for file, text in files.items()) + f"{info}/RECORD,,\n"
         with zipfile.ZipFile(path, "w") as wheel:
             for file, text in {**files, f"{info}/RECORD": record}.items():
                 # A fixed time, so that the same wheel has the same checksum.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import hashlib
+import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -15,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blackwell import environment
-from blackwell.environment import Environment, ensure
+from blackwell import environment, installer, seal, wheel_index
+from blackwell.environment import Environment
 from blackwell.errors import OperatorError
+from blackwell.installer import ensure
 from blackwell.lock import Pin
 
 from tests.unit.release.conftest import LOGIN, PYTHON, WheelMaker, lock_of, wrap_uv
@@ -157,7 +160,7 @@ def test_a_host_with_builds_for_another_cuda_converges_to_the_locked_ones(
     ]
     uv = ["uv", "pip", "install", "-q", "--no-deps", "--python", str(locked.interpreter)]
     subprocess.run([*uv, *map(str, wrong)], check=True)
-    (locked.venv / environment.MARKER).write_text(f'{{"lock": "{locked.lock.digest}"}}')
+    (locked.venv / seal.MARKER).write_text(f'{{"lock": "{locked.lock.digest}"}}')
     assert environment.look(locked).whole
 
     before, after = ensure(locked)
@@ -238,7 +241,7 @@ def test_indexes_without_uv_are_named(wanted: Environment, index: tuple[str, Pat
 
 def test_a_half_made_environment_is_built_again(wanted: Environment) -> None:
     ensure(wanted)
-    (wanted.venv / environment.MARKER).unlink()
+    (wanted.venv / seal.MARKER).unlink()
     (wanted.site_packages / "alpha.py").unlink()
     assert changed(wanted)
     assert ask(wanted, "import alpha; print(alpha.version)") == "1.0"
@@ -247,7 +250,7 @@ def test_a_half_made_environment_is_built_again(wanted: Environment) -> None:
 def test_a_sealed_release_is_never_built_again_from_nothing(wanted: Environment) -> None:
     ensure(wanted)
     (wanted.release / "manifest.json").touch()
-    (wanted.venv / environment.MARKER).unlink()
+    (wanted.venv / seal.MARKER).unlink()
     kept = wanted.site_packages / "kept.txt"
     kept.touch()
     ensure(wanted)
@@ -275,6 +278,95 @@ def test_a_kill_in_the_middle_is_harmless(wanted: Environment, tmp_path: Path) -
     assert changed(wanted)
     assert sorted(entry.name for entry in wanted.release.iterdir()) == ["lock.txt", "venv"]
     assert not changed(wanted)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "rm alpha.py",
+        "echo cut >alpha.py",
+        "rm alpha-1.0.dist-info/METADATA",
+        ": >alpha-1.0.dist-info/RECORD",
+        "rm alpha-1.0.dist-info/RECORD",
+        "rm -r alpha-1.0.dist-info",
+    ],
+)
+def test_a_kill_in_the_middle_of_mending_is_mended(wanted: Environment, tmp_path: Path, damage: str) -> None:
+    """The release is sealed, so it may serve: uv is killed in it, and names of packages alone look whole."""
+    real = subprocess.run(["which", "uv"], capture_output=True, text=True, check=True).stdout.strip()
+    ensure(wanted)
+    (wanted.release / "manifest.json").touch()
+    shutil.rmtree(next(wanted.site_packages.glob("beta-*.dist-info")))
+    killer = tmp_path / "killer"
+    killer.write_text(
+        f'#!/bin/sh\n{real} "$@" || exit $?\n'
+        f'if [ "$2" = sync ]; then cd {wanted.site_packages}; {damage}; kill -9 $PPID; fi\n',
+        "utf-8",
+    )
+    killed = dataclasses.replace(wanted, uv=wrap_uv(killer, wanted.wheels))
+    child = os.fork()
+    if child == 0:
+        ensure(killed)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 9
+    assert not environment.look(wanted).whole
+
+    mended = dataclasses.replace(wanted, uv=wrap_uv(tmp_path / "uv", wanted.wheels))
+    assert changed(mended)
+    assert ask(mended, "import alpha, beta; print(alpha.version, beta.version)") == "1.0 1.1"
+    assert not changed(mended)
+
+
+def test_mending_leaves_what_is_whole_as_it_is(wanted: Environment) -> None:
+    ensure(wanted)
+    (wanted.release / "manifest.json").touch()
+    seal.remove_marker(wanted.venv)
+    before = (wanted.site_packages / "beta.py").stat().st_ino
+    (wanted.site_packages / "alpha.py").unlink()
+
+    assert changed(wanted)
+
+    assert (wanted.site_packages / "beta.py").stat().st_ino == before
+    assert ask(wanted, "import alpha; print(alpha.version)") == "1.0"
+
+
+def test_a_marker_is_written_after_the_packages_are_on_the_disk(
+    wanted: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(installer, "_sync", lambda folder: seen.append(f"sync {folder.name}"))
+    monkeypatch.setattr(installer, "write_marker", lambda folder, **_: seen.append(f"mark {folder.name}"))
+
+    ensure(wanted)
+
+    assert seen == ["sync venv", "mark venv"]
+
+
+def test_a_login_goes_to_its_own_index_only(
+    wanted: Environment, index: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The page of the index links to a file on another server."""
+    sent: list[tuple[str, dict[str, str]]] = []
+    page = f'<a href="http://elsewhere.invalid/files/{wanted.uv.filename}">uv</a>'
+
+    class Said(io.BytesIO):
+        def geturl(self) -> str:
+            return "http://index.invalid/simple/uv/"
+
+    def answer(url: str, headers: dict[str, str]) -> Said:
+        sent.append((url, dict(headers)))
+        return Said(page.encode())
+
+    monkeypatch.setattr(wheel_index, "_open", answer)
+    wheel_index.download(wanted.uv, ["http://reader:secret@index.invalid/simple"], tmp_path / "got")
+
+    (first, login), (second, nothing) = sent
+    assert (first, second.partition("/files/")[0]) == (
+        "http://index.invalid/simple/uv/",
+        "http://elsewhere.invalid",
+    )
+    assert "Authorization" in login
+    assert nothing == {}
 
 
 def test_two_runs_do_not_build_the_same_release(wanted: Environment) -> None:
@@ -376,7 +468,7 @@ def test_a_missing_python_is_named_with_its_package(wanted: Environment, python:
 
 def test_another_python_is_refused(wanted: Environment, tmp_path: Path) -> None:
     old = tmp_path / "python-old"
-    old.write_text("#!/bin/sh\necho 3.4\n")
+    old.write_text("#!/bin/sh\necho 'blackwell answers: \"3.4\"'\n", "utf-8")
     old.chmod(0o755)
     assert refusal(dataclasses.replace(wanted, python=str(old))) == (
         f"/python-old is not the Python that the lock was made for. Found: Python 3.4. Expected: Python {PYTHON}. To "

@@ -88,6 +88,30 @@ def test_another_library_may_be_at_its_own_version_12(site: Site) -> None:
     assert misfits(site.path, site.lock()) == []
 
 
+def test_a_library_that_is_cut_off_is_named_with_its_package(site: Site) -> None:
+    site.add("other", "1", "libcudart.so.13")
+    library = site.path / "other" / "_C.abi3.so"
+    library.write_bytes(library.read_bytes()[:100])
+    assert misfits(site.path, site.lock()) == [
+        "other is not whole: other/_C.abi3.so is a library that is cut off or damaged"
+    ]
+
+
+def test_a_package_without_metadata_or_record_is_named(site: Site) -> None:
+    site.add("other", "1")
+    for file in (site.path / "other-1.dist-info").iterdir():
+        file.unlink()
+    said = misfits(site.path, site.lock())
+    assert "other 1 calls itself nothing in its metadata" in said
+    assert any("other has no record of its files" in line for line in said)
+
+
+@pytest.mark.parametrize("text", ["def check(:", "\0", "assert_pkg_version(name, MINIMUM, 'text')"])
+def test_a_source_that_does_not_say_its_minimum_versions_is_named(site: Site, text: str) -> None:
+    (site.path / "sglang" / "srt" / "entrypoints" / "engine.py").write_text(text, "utf-8")
+    assert len(misfits(site.path, site.lock())) == 1
+
+
 def test_the_sandbox_is_not_asked_about_cuda(site: Site) -> None:
     site.add("other", "1", "libcudart.so.12")
     assert misfits(site.path, site.lock(engine="cpu")) == []

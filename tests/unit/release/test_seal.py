@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from blackwell.lock import Pin
+from blackwell.seal import is_proved, write_marker
 
 from tests.unit.release.conftest import lock_of
 
@@ -57,6 +58,34 @@ def test_the_manifest_comes_after_the_proof_and_only_once(
         assert not run_module("release_seal", given, check=check)["changed"]
 
 
+def test_a_release_that_was_mended_is_proved_again(release: dict[str, Any], run_module: RunModule) -> None:
+    given = {"release": release, "imports": ["served"]}
+    venv = Path(release["path"]) / "venv"
+    venv.mkdir()
+    write_marker(venv, lock="digest", python="python3", proved=False)
+    run_module("release_seal", given)
+    assert is_proved(release)
+    assert not run_module("release_seal", given)["changed"]
+
+    write_marker(venv, lock="digest", python="python3", proved=False)
+    assert run_module("release_seal", given, check=True)["changed"]
+    (Path(release["site_packages"]) / "served.py").write_text("import absent\n", "utf-8")
+    assert "absent" in run_module("release_seal", given)["msg"]
+    assert not is_proved(release)
+    assert (Path(release["path"]) / "manifest.json").exists()
+
+
+def test_a_release_of_an_older_version_counts_as_proved(
+    release: dict[str, Any], run_module: RunModule
+) -> None:
+    given = {"release": release, "imports": ["served"]}
+    venv = Path(release["path"]) / "venv"
+    venv.mkdir()
+    run_module("release_seal", given)
+    (venv / "installed.json").write_text('{"lock": "digest", "python": "python3"}', "utf-8")
+    assert not run_module("release_seal", given)["changed"]
+
+
 def test_imports_leave_nothing_in_the_home_of_root(
     release: dict[str, Any], run_module: RunModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -90,9 +119,9 @@ def test_imports_leave_nothing_in_the_home_of_root(
         ),
         (
             {"python": "/bin/false"},
-            "The interpreter of release 0.5.9-1 does not work. Found: exit status 1. To mend it: run the playbook "
-            "again: "
-            "a release that is not sealed is built again.",
+            "The interpreter /bin/false does not work. Found: exit status 1: nothing. Expected: exit status 0 and an "
+            "answer. To mend it: run the playbook again: it mends an environment that a broken run left, and proves "
+            "it again.",
         ),
     ],
 )

@@ -33,7 +33,7 @@ def key(tree: SourceTree, asked: Mapping[str, Any]) -> str:
 def read(path: Path | None) -> dict[str, Any]:
     """What was noted: ``key`` and ``contract``; empty if there is no readable note."""
     try:
-        noted = json.loads(path.read_text()) if path else {}
+        noted = json.loads(path.read_text(encoding="utf-8")) if path else {}
     except (OSError, ValueError):
         return {}
     return noted if isinstance(noted, dict) else {}
