@@ -66,8 +66,8 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import draft
-from ansible.module_utils.blackwell.contract.source import source_root
 from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.model_classes import source_root
 
 
 def main() -> None:

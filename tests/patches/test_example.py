@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blackwell.contract.check import Contract, check
-from blackwell.contract.source import SourceTree
+from blackwell.model_classes import SourceTree
 from blackwell.patching import definition, engine
+from blackwell.target_contract import Contract, check
 
 from tests.patches import trees
 from tests.wheels import unpacked
@@ -24,7 +24,7 @@ SPECULATION = {
 
 
 def contract(packages: Path) -> Contract:
-    return check(SourceTree(packages), MODEL, SPECULATION, {})
+    return check(SourceTree(packages), MODEL, SPECULATION)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_contract_names_what_the_patch_adds() -> None:
     report = contract(unpacked("sglang", "0.5.9"))
-    assert [one.name for one in report.missing] == ["set_eagle3_layers_to_capture", "get_embed_and_head"]
+    assert [one.name for one in report.missing] == ["get_embed_and_head", "set_eagle3_layers_to_capture"]
     assert all(one.offered_by == ("language_model (DeepseekV2ForCausalLM)",) for one in report.missing)
     assert report.pairs == ("set_embed_and_head",)
 

@@ -1,1 +1,0 @@
-"""What a running SGLang calls on the target model, and what the model's class lacks of it, read from source."""
