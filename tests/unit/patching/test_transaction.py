@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import resource
 import shutil
 import signal
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blackwell.errors import OperatorError
@@ -96,7 +98,7 @@ def test_a_read_only_file_is_left_alone_and_so_are_the_others(root: Path) -> Non
     assert {file.name for file in root.iterdir()} == set(OLD)
 
 
-def in_child(action: Callable[[], None]) -> int:
+def in_child(action: Callable[[], object]) -> int:
     """Run ``action`` in a process of its own and return how it ended: 0, or the status that it died with."""
     child = os.fork()
     if child == 0:
@@ -139,34 +141,55 @@ def test_a_rename_that_fails_in_the_middle_is_undone(root: Path, monkeypatch: py
     assert {file.name for file in root.iterdir()} == set(OLD)
 
 
-def test_a_disk_that_fills_while_it_is_undone_is_completed_later(root: Path) -> None:
+def test_a_full_disk_does_not_keep_a_change_from_being_taken_back(root: Path) -> None:
     def action() -> None:
         genuine = os.replace
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
         def replace(source: Path, target: Path, **options: int) -> None:
-            if Path(target).name == "b.py":
+            if Path(target).name == "b.py" and b"22" in Path(source).read_bytes():
                 resource.setrlimit(resource.RLIMIT_FSIZE, (3, resource.RLIM_INFINITY))
                 raise OSError(28, "No space left on device", str(target))
             genuine(source, target, **options)
 
         os.replace = replace  # type: ignore[assignment]
-        with pytest.raises(OperatorError, match=r"b\.py cannot be written; .* the next run will complete it"):
-            write(root)
-        os._exit(7)
+        write(root)
 
-    assert in_child(action) == 7
-    assert content(root) not in (OLD, NEW)
-    recover(root)
-    assert content(root) == NEW
+    assert in_child(action) == 3
+    assert content(root) == OLD
     assert {file.name for file in root.iterdir()} == set(OLD)
 
 
-def test_a_damaged_journal_is_named(root: Path) -> None:
-    (root / transaction.JOURNAL).write_text("{")
-    with pytest.raises(OperatorError, match=rf"journal was damaged since.* remove .*{transaction.JOURNAL}"):
+DIGEST = "0" * 64
+DAMAGED_JOURNALS = {
+    "cut off": "{",
+    "empty": "",
+    "a list": "[]",
+    "no pair": '{"/a.py": "x"}',
+    "three hashes": f'{{"/a.py": ["{DIGEST}", "{DIGEST}", "{DIGEST}"]}}',
+    "no hashes": '{"/a.py": ["", ""]}',
+    "numbers": '{"/a.py": [1, 2]}',
+    "no absolute path": f'{{"a.py": ["{DIGEST}", "{DIGEST}"]}}',
+    "a null byte in a path": f'{{"/a\\u0000.py": ["{DIGEST}", "{DIGEST}"]}}',
+    "a path that is too long": f'{{"/{"a" * 5000}.py": ["{DIGEST}", "{DIGEST}"]}}',
+    "bytes": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("journal", DAMAGED_JOURNALS.values(), ids=DAMAGED_JOURNALS.keys())
+def test_a_damaged_journal_is_named_and_its_remedy_mends(root: Path, journal: str | bytes) -> None:
+    path = root / transaction.JOURNAL
+    path.write_bytes(journal if isinstance(journal, bytes) else journal.encode())
+    with pytest.raises(OperatorError) as raised:
         recover(root)
     assert content(root) == OLD
+    if "reinstall" in raised.value.remedy:
+        assert str(path) in raised.value.problem + raised.value.remedy
+        assert raised.value.remedy == f"reinstall the package of {root}, remove {path}, then run again"
+    path.unlink()
+    recover(root)
+    write(root)
+    assert content(root) == NEW
 
 
 @contextmanager
@@ -197,53 +220,216 @@ def test_a_package_of_another_user_is_left_alone(root: Path) -> None:
         assert {file.name for file in theirs.iterdir()} == set(OLD)
 
 
-@contextmanager
-def dying_at(step: int) -> Iterator[None]:
-    """Kill the process at its n-th call that changes the file system."""
-    calls = 0
+class Raw(io.FileIO):
+    """A file whose writes can be cut off: half of the bytes arrive."""
 
-    def watched(genuine: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **options: object) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == step:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def __init__(self, path: Path, mode: str, event: Callable[[str], None]) -> None:
+        super().__init__(path, mode)
+        self.event = event
+
+    def write(self, data: Any) -> int:
+        half = memoryview(data)[: len(data) // 2]
+        self.event("write before")
+        written = super().write(half) or 0
+        self.event("write half")
+        return written + (super().write(memoryview(data)[len(half) :]) or 0)
+
+
+class Faults:
+    """Count the calls that reach the file system, and kill the process, or let a call fail, at some of them."""
+
+    def __init__(self, *, kill: int = 0, fail: Sequence[int] = (), fail_from: int = 0) -> None:
+        self.kill, self.fail, self.fail_from = kill, fail, fail_from
+        self.calls = 0
+        self.seen: list[str] = []
+
+    def event(self, name: str) -> None:
+        self.calls += 1
+        self.seen.append(name)
+        if self.calls == self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.calls in self.fail or 0 < self.fail_from <= self.calls:
+            raise OSError(5, "Input/output error")
+
+    def watched(self, name: str, genuine: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            self.event(name)
             return genuine(*args, **options)
 
         return call
 
-    for name in ("replace", "unlink", "fsync", "fchmod"):
-        setattr(os, name, watched(getattr(os, name)))
-    yield
+    def open(self, file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        self.event("open")
+        if not isinstance(file, (str, Path)) or "r" in mode:
+            return GENUINE_OPEN(file, mode, *rest, **options)
+        raw = io.BufferedWriter(Raw(Path(file), mode.replace("b", ""), self.event))
+        return raw if "b" in mode else io.TextIOWrapper(raw, encoding=options.get("encoding", "utf-8"))
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ("replace", "unlink", "fsync", "fchmod", "open", "stat"):
+                patched.setattr(os, name, self.watched(name, getattr(os, name)))
+            patched.setattr(io, "open", self.open)
+            yield
 
 
-def test_after_a_kill_at_any_moment_the_next_run_has_all_or_nothing(root: Path) -> None:
-    step, seen = 0, set()
-    while True:
-        step += 1
-        for name, data in OLD.items():
-            (root / name).write_bytes(data)
+GENUINE_OPEN = io.open
 
-        def action(step: int = step) -> None:
-            with dying_at(step):
-                write(root)
 
-        status = in_child(action)
+def reset(root: Path) -> None:
+    for file in root.iterdir():
+        file.unlink()
+    for name, data in OLD.items():
+        (root / name).write_bytes(data)
+
+
+def locked_write(root: Path, faults: Faults) -> str:
+    """The change with faults in it, not those of the lock; what it said."""
+    with transaction.locked(root), faults():
+        try:
+            transaction.write(root, {root / name: data for name, data in NEW.items()})
+        except OperatorError as error:
+            return str(error)
+    return ""
+
+
+def is_whole_and_clean(root: Path) -> bool:
+    return content(root) in (OLD, NEW) and {file.name for file in root.iterdir()} == set(OLD)
+
+
+@pytest.fixture
+def calls(root: Path) -> int:
+    """How many calls an undisturbed change makes."""
+    faults = Faults()
+    assert locked_write(root, faults) == ""
+    assert {"replace", "unlink", "fsync", "fchmod", "open", "write before", "stat"} <= set(faults.seen)
+    reset(root)
+    return faults.calls
+
+
+def test_after_a_kill_at_any_moment_the_next_run_has_all_or_nothing(root: Path, calls: int) -> None:
+    seen = set()
+    for step in range(1, calls + 1):
+        reset(root)
+        assert in_child(lambda step=step: locked_write(root, Faults(kill=step))) == -signal.SIGKILL
         journal, halfway = transaction.unfinished(root), content(root) not in (OLD, NEW)
         completed = recover(root)
-        assert content(root) in (OLD, NEW), step
+        assert is_whole_and_clean(root), step
         assert content(root) == NEW or not journal, step
         assert journal or not completed, step
-        assert {file.name for file in root.iterdir()} == set(OLD), step
         seen.add((journal, halfway))
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL
     assert content(root) == NEW
     assert {(False, False), (True, False), (True, True)} <= seen
 
 
-def test_a_file_that_was_edited_after_the_kill_is_not_overwritten(root: Path) -> None:
+def says_the_truth(root: Path, said: str) -> bool:
+    if not said:
+        return content(root) == NEW
+    if "nothing was changed" in said:
+        return content(root) == OLD and not transaction.unfinished(root)
+    if "every file was changed" in said:
+        return content(root) == NEW
+    return "the next run completes it for all files or takes it back for all" in said
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+def test_after_an_error_at_any_moment_the_message_is_true_and_the_next_run_whole(
+    root: Path, calls: int, lasting: bool
+) -> None:
+    said = set()
+    for step in range(1, calls + 1):
+        reset(root)
+        faults = Faults(fail_from=step) if lasting else Faults(fail=[step])
+        message = locked_write(root, faults)
+        assert says_the_truth(root, message), (step, message, content(root))
+        recover(root)
+        assert is_whole_and_clean(root), step
+        said.add(message.partition(". ")[0].rpartition("; ")[2])
+    assert len(said) == 2
+
+
+def test_after_two_errors_at_any_moments_the_message_is_true_and_the_next_run_whole(
+    root: Path, calls: int
+) -> None:
+    for first in range(1, calls + 1):
+        second = first
+        while True:
+            second += 1
+            reset(root)
+            faults = Faults(fail=[first, second])
+            message = locked_write(root, faults)
+            assert says_the_truth(root, message), (first, second, message, content(root))
+            recover(root)
+            assert is_whole_and_clean(root), (first, second)
+            if faults.calls < second:
+                break
+
+
+def test_after_an_error_and_a_kill_at_any_moments_the_next_run_has_all_or_nothing(
+    root: Path, calls: int
+) -> None:
+    """Among them: while the change is taken back."""
+    halfway = 0
+    for error in range(1, calls + 1):
+        kill = error
+        while True:
+            kill += 1
+            reset(root)
+            status = in_child(lambda: locked_write(root, Faults(fail=[error], kill=kill)))  # noqa: B023
+            halfway += content(root) not in (OLD, NEW)
+            recover(root)
+            assert is_whole_and_clean(root), (error, kill)
+            if status != -signal.SIGKILL:
+                break
+    assert halfway > 10
+
+
+@pytest.mark.parametrize("end", ["kill", "error"])
+@pytest.mark.parametrize("begun", ["forward", "back"])
+def test_a_recovery_that_is_disturbed_itself_is_finished_by_the_next_one(
+    root: Path, begun: str, end: str
+) -> None:
+    def halfway() -> None:
+        """Two files are new; or one of them is old again, so that there is no way forward."""
+        reset(root)
+        renames = {"forward": ["a.py", "b.py"], "back": ["a.py", "b.py", "!c.py", "a.py"]}[begun]
+        genuine = os.replace
+
+        def replace(source: Path, target: Path, **options: int) -> None:
+            name = Path(target).name
+            if name in OLD and not renames:
+                os._exit(9)
+            if name in OLD and renames.pop(0).startswith("!"):
+                raise OSError(28, "No space left on device", str(target))
+            genuine(source, target, **options)
+
+        def action() -> None:
+            os.replace = replace  # type: ignore[assignment]
+            write(root)
+
+        assert in_child(action) == 9
+        assert content(root) not in (OLD, NEW)
+
+    def disturbed(step: int) -> None:
+        with Faults(kill=step)() if end == "kill" else Faults(fail=[step])():
+            transaction.recover(root, [root / name for name in OLD])
+
+    step = 0
+    while True:
+        step += 1
+        halfway()
+        status = in_child(lambda: disturbed(step))  # noqa: B023
+        assert status in (0, 4, -signal.SIGKILL), step
+        recover(root)
+        assert content(root) == (NEW if begun == "forward" else OLD), step
+        assert is_whole_and_clean(root), step
+        if status == 0:
+            break
+    assert step > 10
+
+
+def halfway_through(root: Path) -> None:
     def action() -> None:
         genuine = os.replace
 
@@ -256,6 +442,138 @@ def test_a_file_that_was_edited_after_the_kill_is_not_overwritten(root: Path) ->
         write(root)
 
     assert in_child(action) == 9
+    assert content(root) == {**OLD, "a.py": NEW["a.py"]}
+
+
+def test_a_prepared_text_that_was_damaged_is_never_put_in_place(root: Path) -> None:
+    """Then there is the way back; and where that is barred as well, a refusal whose remedy mends."""
+    halfway_through(root)
+    (root / ".c.py.blackwell-patch").write_bytes(b"c = 2")
+    assert recover(root) == [str(root / "a.py")]
+    assert content(root) == OLD
+    assert is_whole_and_clean(root)
+
+    halfway_through(root)
+    (root / ".c.py.blackwell-patch").write_bytes(b"c = 2")
+    (root / ".a.py.blackwell-patch-old").write_bytes(b"")
+    before = content(root)
+    with pytest.raises(OperatorError, match="what it had prepared is no longer whole") as raised:
+        recover(root)
+    assert content(root) == before
+    assert transaction.sha256(b"c = 2") in raised.value.found
+    assert transaction.sha256(NEW["c.py"]) in raised.value.expected
+    assert raised.value.remedy == (
+        f"reinstall the package of {root}, remove {root / transaction.JOURNAL}, then run again"
+    )
+    for name, data in OLD.items():
+        (root / name).write_bytes(data)
+    (root / transaction.JOURNAL).unlink()
+    recover(root)
+    write(root)
+    assert content(root) == NEW
+    assert is_whole_and_clean(root)
+
+
+def test_what_the_version_before_left_half_done_is_completed(root: Path) -> None:
+    """It kept no old texts beside the files."""
+    halfway_through(root)
+    for file in root.glob(".*-old"):
+        file.unlink()
+    recover(root)
+    assert content(root) == NEW
+    assert is_whole_and_clean(root)
+
+
+def traced(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What a change does to files and folders in order, each with the name that the file had at that moment."""
+    trace: list[tuple[str, str]] = []
+    replace, unlink, fsync = os.replace, os.unlink, os.fsync
+
+    def name(path: Any) -> str:
+        return Path(path).name
+
+    def traced_fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        trace.append(("sync", path.name))
+        if path.is_file():
+            # What is still in a buffer of the process would not be synced.
+            trace.append(("holds", f"{path.name} {path.stat().st_size}"))
+        fsync(descriptor)
+
+    def traced_replace(source: Any, target: Any, **options: Any) -> None:
+        trace.append(("rename", f"{name(source)} {name(target)}"))
+        replace(source, target, **options)
+
+    def traced_unlink(path: Any, **options: Any) -> None:
+        trace.append(("unlink", name(path)))
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "fsync", traced_fsync)
+    monkeypatch.setattr(os, "replace", traced_replace)
+    monkeypatch.setattr(os, "unlink", traced_unlink)
+    return trace
+
+
+def test_what_must_outlast_a_power_loss_is_synced_before_what_relies_on_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files lie in a folder of their own: its entries are synced by nobody else."""
+    sub = root / "srt"
+    sub.mkdir()
+    files = {(root / name).rename(sub / name): NEW[name] for name in ("a.py", "b.py")}
+    trace = traced(root, monkeypatch)
+    with transaction.locked(root):
+        transaction.write(root, files)
+    journal = transaction.JOURNAL
+    place = {event: number for number, event in reversed(list(enumerate(trace)))}
+
+    def last(event: tuple[str, str], before: int) -> int:
+        return max(number for number, one in enumerate(trace[:before]) if one == event)
+
+    named = place["rename", f"{journal}.new {journal}"]
+    prepared = [
+        place["sync", f".{name}.blackwell-patch{kind}"] for name in ("a.py", "b.py") for kind in ("", "-old")
+    ]
+    for name in ("a.py", "b.py"):
+        assert ("holds", f".{name}.blackwell-patch {len(NEW[name])}") in trace
+        assert ("holds", f".{name}.blackwell-patch-old {len(OLD[name])}") in trace
+    assert max(prepared) < last(("sync", "srt"), named), (
+        "the texts, then their names, then the journal that tells of them"
+    )
+    assert place["sync", f"{journal}.new"] < named, "the journal, then its name"
+    assert not any(event == ("holds", f"{journal}.new 0") for event in trace)
+    first = place["rename", ".a.py.blackwell-patch a.py"]
+    assert named < last(("sync", "package"), first), "the name of the journal, then the first change"
+    gone = place["unlink", journal]
+    for name in ("a.py", "b.py"):
+        renamed = place["rename", f".{name}.blackwell-patch {name}"]
+        assert renamed < last(("sync", "srt"), gone), "every change, then the end of the journal"
+        assert trace[renamed + 1] == ("sync", "srt")
+    swept = min(number for number, event in enumerate(trace) if number > gone and event[0] == "unlink")
+    assert gone < last(("sync", "package"), swept), "the end of the journal, then that of what it tells of"
+
+
+def test_taking_back_is_synced_as_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = traced(root, monkeypatch)
+    genuine = os.replace
+
+    def replace(source: Any, target: Any, **options: Any) -> None:
+        if Path(source).name == ".c.py.blackwell-patch":
+            raise OSError(28, "No space left on device", str(target))
+        genuine(source, target, **options)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OperatorError, match="nothing was changed"):
+        write(root)
+    gone = trace.index(("unlink", transaction.JOURNAL))
+    for name in ("a.py", "b.py"):
+        back = trace.index(("rename", f".{name}.blackwell-patch-old {name}"))
+        assert trace[back + 1] == ("sync", "package")
+        assert back < gone
+
+
+def test_a_file_that_was_edited_after_the_kill_is_not_overwritten(root: Path) -> None:
+    halfway_through(root)
     (root / "b.py").write_bytes(b"b = 'edited'\n")
     with pytest.raises(
         OperatorError, match=r"cut off while it changed .*b\.py, and the file was edited since"
