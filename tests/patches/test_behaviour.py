@@ -21,7 +21,7 @@ class Interpreters:
     """An environment with the published sources and one with every patch."""
 
     def __init__(self, folder: Path, python: str) -> None:
-        self.folder = folder
+        self.folder, self.interpreter = folder, python
         self.base = environment.base(python)
         self.python = {
             name: environment.copy(self.base, folder / name, python) for name in ("stock", "patched")
@@ -31,8 +31,17 @@ class Interpreters:
         installation = engine.Installation(str(self.python["patched"]), definitions, switches)
         engine.apply(installation, installation.select())
 
+    def patched_with(self, name: str) -> str:
+        """Sources with one patch of the project alone; what :meth:`run` calls them."""
+        if name not in self.python:
+            self.python[name] = environment.copy(self.base, self.folder / name, self.interpreter)
+            definitions = definition.load(trees.PATCHES)
+            installation = engine.Installation(str(self.python[name]), definitions, {name: True})
+            engine.apply(installation, installation.select([name]))
+        return name
+
     def run(self, script: str, sources: str, *arguments: str) -> Any:
-        """Run one script on ``stock`` or ``patched`` sources; what it printed."""
+        """Run one script on ``stock`` or ``patched`` sources, or those of :meth:`patched_with`; what it printed."""
         toolkit = next(self.base.glob("lib/python3*/site-packages/nvidia/cu13"))
         variables = {
             "PATH": f"{self.base / 'bin'}:/usr/bin:/bin",
@@ -104,6 +113,36 @@ def test_scales_stay_as_they_are_on_sm120_only(interpreters: Interpreters) -> No
 def test_graphs_are_captured_with_the_layers_of_the_drafter(interpreters: Interpreters) -> None:
     assert interpreters.run("capture_layers", "stock")["calls"] == [[], []]
     assert interpreters.run("capture_layers", "patched")["calls"] == [[[5, 11, 17]], [None]]
+
+
+PASS = ("one", "two", "four, a batch of eight", "all accepted")
+
+
+def test_the_pass_over_draft_tokens_is_replayed_as_it_runs_without_graphs(interpreters: Interpreters) -> None:
+    """Attention after the real layout; in the published code every request is off."""
+    stock, patched = (interpreters.run("draft_extend", sources) for sources in ("stock", "patched"))
+    assert set(stock) == set(patched) == set(PASS)
+    for case in PASS:
+        assert min(stock[case]) > 0.05, (case, stock[case])
+        assert patched[case] == pytest.approx([0] * len(stock[case]), abs=1e-6), (case, patched[case])
+
+
+@pytest.mark.parametrize(
+    ("alone", "right", "wrong"),
+    [
+        # Alone, each mends its own half: tokens of other requests, and tokens that are seen too early or twice.
+        ("eagle3-draft-extend-v2", (), PASS),
+        ("eagle3-draft-extend-prefix", ("all accepted",), ("two", "four, a batch of eight")),
+    ],
+)
+def test_each_patch_of_the_pass_mends_its_own_half(
+    interpreters: Interpreters, alone: str, right: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    found = interpreters.run("draft_extend", interpreters.patched_with(alone))
+    for case in right:
+        assert found[case] == pytest.approx([0] * len(found[case]), abs=1e-6), (case, found[case])
+    for case in wrong:
+        assert max(found[case]) > 0.05
 
 
 def free_port() -> str:
