@@ -210,7 +210,7 @@ def test_a_report_tells_of_every_host_that_can_be_looked_at(host: Host, tmp_path
     given = {"sglang_python": "{{ interpreter }}", "patch_reports": str(tmp_path / "reports")}
     done = playbook.run("repatch", str(inventory), patch_mode="status", **given)
     assert done.returncode != 0
-    assert "The interpreter '/no/such/python' cannot be run" in said(done)
+    assert "The interpreter /no/such/python does not work" in said(done)
     assert [file.name for file in (tmp_path / "reports").iterdir()] == ["good.json"]
 
     before = host.content()

@@ -327,23 +327,109 @@ def test_a_link_out_of_the_package_is_never_written_through(site: Site, tmp_path
     assert site.path().is_symlink()
 
 
-ENCODINGS = {
-    "Latin-1": ("# -*- coding: latin-1 -*-\n# caf\xe9\n" + GREETING).encode("latin-1"),
-    "UTF-16": GREETING.encode("utf-16"),
-    "UTF-8 with a mark": b"\xef\xbb\xbf" + GREETING.encode(),
-    "null bytes": GREETING.encode() + b"\0",
-    "old Macintosh": GREETING.replace("\n", "\r").encode(),
-    "no line break at the end": GREETING.rstrip("\n").encode(),
-    "empty": b"",
+TABBED = GREETING.replace("    ", "\t")
+NOT_PLAIN: dict[str, tuple[bytes, str]] = {
+    "Latin-1, declared": (
+        ("# -*- coding: latin-1 -*-\n# caf\xe9\n" + GREETING).encode("latin-1"),
+        r"is not UTF-8 text \(byte 0xe9 in line 2\)",
+    ),
+    "Latin-1, not declared": (
+        (GREETING + "# caf\xe9\n").encode("latin-1"),
+        r"is not UTF-8 text \(byte 0xe9 in line 16",
+    ),
+    "another encoding declared": (
+        b"# -*- coding: iso-8859-1 -*-\n" + GREETING.encode(),
+        "declares the encoding iso-8859-1, the published file is UTF-8",
+    ),
+    "another encoding declared in the second line": (
+        b"#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\n" + GREETING.encode(),
+        "declares the encoding cp1252",
+    ),
+    "an unknown encoding": (
+        b"# coding: klingon\n" + GREETING.encode(),
+        r"declares an encoding that Python does not know \(unknown encoding: klingon\)",
+    ),
+    "UTF-16": (GREETING.encode("utf-16"), "is UTF-16 text"),
+    "UTF-32": (GREETING.encode("utf-32"), "is UTF-32 text"),
+    "UTF-8 with a mark": (b"\xef\xbb\xbf" + GREETING.encode(), "begins with a byte order mark"),
+    "a mark, and a declaration that contradicts it": (
+        b"\xef\xbb\xbf# coding: latin-1\n" + GREETING.encode(),
+        "begins with a byte order mark",
+    ),
+    "null bytes": (GREETING.encode() + b"\0", r"has null bytes \(the first in line 16\)"),
+    "CRLF": (GREETING.replace("\n", "\r\n").encode(), r"has CRLF line ends \(the first in line 1\)"),
+    "one CRLF": (
+        GREETING.replace('Ada"]\n', 'Ada"]\r\n').encode(),
+        r"has CRLF line ends \(the first in line 3\)",
+    ),
+    "old Macintosh": (GREETING.replace("\n", "\r").encode(), "has carriage returns"),
+    "no line break at the end": (GREETING.rstrip("\n").encode(), "does not end with a line break"),
+    "no Python": (
+        GREETING.replace("def greet(", "def greet((").encode(),
+        r"is not valid Python 3\.\d+: .* \(line",
+    ),
+    "tabs among spaces": (
+        GREETING.replace("        return self.format", "\treturn self.format")
+        .replace("    def format", "\tdef format")
+        .encode(),
+        r"is not valid Python 3\.\d+: .*(tabs|unindent|indent)",
+    ),
+    "nested too deeply": (
+        ("a = " + "(" * 9000 + ")" * 9000 + "\n" + GREETING).encode(),
+        "too many nested|nested too deeply",
+    ),
+    "empty": (b"", "is empty"),
 }
 
 
-@pytest.mark.parametrize("data", ENCODINGS.values(), ids=ENCODINGS.keys())
-def test_a_file_that_is_not_plain_text_is_a_conflict(site: Site, data: bytes) -> None:
+@pytest.mark.parametrize(("data", "reason"), NOT_PLAIN.values(), ids=NOT_PLAIN.keys())
+def test_a_file_that_is_not_as_published_is_a_conflict_with_the_true_reason(
+    site: Site, data: bytes, reason: str
+) -> None:
     site.path().write_bytes(data)
-    with pytest.raises(OperatorError, match=r"greet-warmly: conflict; .*greeting\.py "):
+    with pytest.raises(
+        OperatorError, match=rf"greet-warmly: conflict; .*greeting\.py .*({reason})"
+    ) as raised:
         apply(site)
+    if "Python 3" not in reason and "nested" not in reason:
+        assert "not valid Python" not in str(raised.value)
     assert site.path().read_bytes() == data
+
+
+def test_a_declared_utf_8_is_plain_text(site: Site) -> None:
+    for declared in ("utf-8", "UTF8", "utf_8"):
+        site.path().write_text(f"# -*- coding: {declared} -*-\n{GREETING}", encoding="utf-8")
+        apply(site)
+        revert(site)
+        assert site.path().read_text(encoding="utf-8") == f"# -*- coding: {declared} -*-\n{GREETING}"
+
+
+def test_lines_with_spaces_in_a_file_with_tabs_are_said_not_to_fit(site: Site) -> None:
+    """The file itself is valid, and must not be called otherwise."""
+    method = patch(
+        variants=[
+            {
+                "releases": ">=1.0",
+                "edits": [{"into": "Greeter", "text": "\n    def part(self):\n        return 0\n"}],
+            }
+        ],
+        postconditions=[{"defined": "Greeter.part"}],
+    )
+    site.path().write_text(TABBED)
+    with pytest.raises(
+        OperatorError,
+        match=r"greeting\.py does not take the patch: with it, it is not valid .* indented with tabs",
+    ):
+        apply(site, method)
+    assert site.path().read_text() == TABBED
+
+
+def test_a_file_with_tabs_takes_what_fits_and_gives_it_back(site: Site) -> None:
+    site.path().write_text(TABBED)
+    apply(site)
+    assert '\t\treturn self.format("Welcome", name)\n' in site.path().read_text()
+    revert(site)
+    assert site.path().read_text() == TABBED
 
 
 def test_text_beyond_ascii_counts_columns_as_python_does(site: Site) -> None:

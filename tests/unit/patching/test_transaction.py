@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -312,7 +313,7 @@ def test_after_a_kill_at_any_moment_the_next_run_has_all_or_nothing(root: Path, 
     seen = set()
     for step in range(1, calls + 1):
         reset(root)
-        assert in_child(lambda step=step: locked_write(root, Faults(kill=step))) == -signal.SIGKILL
+        assert in_child(partial(locked_write, root, Faults(kill=step))) == -signal.SIGKILL
         journal, halfway = transaction.unfinished(root), content(root) not in (OLD, NEW)
         completed = recover(root)
         assert is_whole_and_clean(root), step
@@ -376,7 +377,7 @@ def test_after_an_error_and_a_kill_at_any_moments_the_next_run_has_all_or_nothin
         while True:
             kill += 1
             reset(root)
-            status = in_child(lambda: locked_write(root, Faults(fail=[error], kill=kill)))  # noqa: B023
+            status = in_child(partial(locked_write, root, Faults(fail=[error], kill=kill)))
             halfway += content(root) not in (OLD, NEW)
             recover(root)
             assert is_whole_and_clean(root), (error, kill)
@@ -419,7 +420,7 @@ def test_a_recovery_that_is_disturbed_itself_is_finished_by_the_next_one(
     while True:
         step += 1
         halfway()
-        status = in_child(lambda: disturbed(step))  # noqa: B023
+        status = in_child(partial(disturbed, step))
         assert status in (0, 4, -signal.SIGKILL), step
         recover(root)
         assert content(root) == (NEW if begun == "forward" else OLD), step

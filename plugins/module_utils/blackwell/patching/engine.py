@@ -6,9 +6,7 @@ and that its postconditions hold.
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from ..errors import OperatorError
 from . import checks, edits, hunks, transaction
 from .definition import Check, Foreign, Patch, Variant, ordered, parse
 from .installation import Package, locate
+from .sources import Conflict, Sources
 from .syntax import NotFound
 from .versions import in_range
 
@@ -35,101 +34,6 @@ IN_PLACE = (APPLIED, FOREIGN, UPSTREAM)
 
 AT_REST = (*IN_PLACE, NOT_APPLICABLE, DISABLED)
 """States that ask for nothing to be done."""
-
-
-class Conflict(Exception):
-    """Why a patch cannot be made, and where. Becomes the state ``conflict``."""
-
-    def __init__(self, reason: str, file: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.file = file
-
-
-class Sources:
-    """The files of one package as they are, or as they will be once the planned changes are written."""
-
-    def __init__(self, package: Package) -> None:
-        self.package = package
-        self._texts: dict[str, str] = {}
-        self._trees: dict[tuple[str, str], ast.Module] = {}
-        self.original: dict[str, str] = {}
-
-    def text(self, file: str) -> str:
-        """The text of ``file``.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            Conflict: it is not plain UTF-8 text with Unix line ends, or cannot be read.
-        """
-        if file not in self._texts:
-            path = self.package.root / file
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise Conflict(f"cannot be read: {error.strerror}", file) from error
-            if b"\r" in data:
-                raise Conflict("has CRLF line ends, the published file has LF; reinstall the package", file)
-            try:
-                self._texts[file] = self.original[file] = data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise Conflict(f"is not UTF-8 text: {error}", file) from error
-        return self._texts[file]
-
-    def change(self, file: str, text: str) -> None:
-        """From now on ``file`` has ``text``, in memory."""
-        self.text(file)
-        self._texts[file] = text
-
-    def tree(self, file: str, text: str | None = None) -> ast.Module:
-        """The syntax tree of ``file``, or of ``text`` as what ``file`` is to become.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            Conflict: Python cannot parse it.
-        """
-        text = self.text(file) if text is None else text
-        if (file, text) not in self._trees:
-            try:
-                self._trees[file, text] = ast.parse(text)
-            except (SyntaxError, ValueError) as error:
-                line = getattr(error, "lineno", None)
-                where = f" (line {line})" if line else ""
-                version = ".".join(map(str, sys.version_info[:2]))
-                raise Conflict(
-                    f"is not valid Python {version}: {getattr(error, 'msg', error)}{where}", file
-                ) from error
-        return self._trees[file, text]
-
-    def without_ours(self, file: str) -> ast.Module:
-        """The syntax tree of ``file`` with none of our patches in it: what we put there proves nothing."""
-        return self.tree(file, _without(self, file))
-
-    def refuse_shared(self, file: str) -> None:
-        """Raise a Conflict if ``file`` is a link out of the package, as uv and conda make them on request."""
-        path = self.package.root / file
-        target = path.resolve()
-        if self.package.root not in target.parents:
-            raise Conflict(
-                f"is a link to {target}, which other installations may share; put a copy in its place", file
-            )
-
-    def refuse_read_only(self, file: str) -> None:
-        """Raise a Conflict if somebody took the permission to write ``file`` away, though root could write it."""
-        if problem := transaction.read_only(self.package.root / file):
-            raise Conflict(problem, file)
-
-    def edited(self, file: str) -> bool | None:
-        """Whether ``file``, our patches apart, differs from the published one; None if that is unknown."""
-        published = self.package.published_sha256(file)
-        if published is None:
-            return None
-        try:
-            return transaction.sha256(hunks.without(self.text(file)).encode()) != published
-        except (FileNotFoundError, Conflict, hunks.DamagedMarkers):
-            return True
 
 
 @dataclass
@@ -288,7 +192,7 @@ class Installation:
         source = self.sources[patch.package]
         files = [file for file in patch.files if (source.package.root / file).is_file()]
         return {
-            file: text for file in files if (text := _without(source, file, patch.id)) != source.text(file)
+            file: text for file in files if (text := source.without(file, [patch.id])) != source.text(file)
         }
 
     @property
@@ -357,7 +261,7 @@ class Installation:
 
     def _judge(self, status: Status, source: Sources, variant: Variant | None, files: Sequence[str]) -> None:
         patch, version = status.patch, source.package.version
-        bare = {file: _without(source, file, patch.id) for file in files}
+        bare = {file: source.without(file, [patch.id]) for file in files}
         ours = any(bare[file] != source.text(file) for file in files)
         back = {file: text for file, text in bare.items() if text != source.text(file)}
 
@@ -385,7 +289,7 @@ class Installation:
 
     def _judge_ours(self, status: Status, source: Sources, variant: Variant, bare: Mapping[str, str]) -> None:
         """The state of a patch of which some text is there."""
-        clean = {file: _without(source, file) for file in variant.files}
+        clean = {file: source.without(file) for file in variant.files}
         expected = self._patched(status.patch, variant, source, clean)
         if all(_without_others(source, file, status.patch.id) == text for file, text in expected.items()):
             status.state, status.reason = APPLIED, "our text is there"
@@ -470,13 +374,13 @@ class Installation:
             text = bare[file]
             source.refuse_shared(file)
             if not text.endswith("\n"):
-                raise Conflict("does not end with a line break", file)
+                raise Conflict("does not end with a line break" if text else "is empty", file)
             own = [edit for edit in variant.edits if edit.file == file]
             try:
                 new = hunks.with_changes(text, edits.changes(text, source.tree(file, text), own), patch.id)
             except (NotFound, ValueError) as problem:
                 raise Conflict(str(problem), file) from problem
-            source.tree(file, new)
+            source.refuse_broken(file, new)
             if hunks.without(new, [patch.id]) != text:
                 raise Conflict("the patch could not be taken out again", file)
             result[file] = new
@@ -485,21 +389,9 @@ class Installation:
         return result
 
 
-def _without(source: Sources, file: str, patch: str | None = None) -> str:
-    """The text of ``file`` without one of our patches, or without any."""
-    return _taken_out(source, file, None if patch is None else {patch})
-
-
 def _without_others(source: Sources, file: str, patch: str) -> str:
     """The text of ``file`` with one patch and no other: which of two neighbours is first does not matter."""
-    return _taken_out(source, file, hunks.ids_in(source.text(file)) - {patch})
-
-
-def _taken_out(source: Sources, file: str, patches: set[str] | None) -> str:
-    try:
-        return hunks.without(source.text(file), patches)
-    except hunks.DamagedMarkers as damage:
-        raise Conflict(f"has damaged markers: {damage}; reinstall the package", file) from damage
+    return source.without(file, hunks.ids_in(source.text(file)) - {patch})
 
 
 def _trees(source: Sources, texts: Mapping[str, str]) -> checks.Trees:

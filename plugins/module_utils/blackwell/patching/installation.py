@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import OperatorError
+from ..interpreter import ask_interpreter
 from .versions import is_version
 
 # Runs in the interpreter in question. find_spec of a top-level name imports nothing, but follows path files,
@@ -19,18 +19,17 @@ _PROBE = """
 import importlib.util, json, sys
 from importlib import metadata
 sys.path[:] = [entry for entry in sys.path if entry]
-found = {}
+answer = {}
 for package, distribution in json.loads(sys.argv[1]):
     spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
         continue
     try:
         owner = metadata.distribution(distribution)
         version, record = owner.version, str(owner._path) if hasattr(owner, "_path") else None
     except metadata.PackageNotFoundError:
         version = record = None
-    found[package] = {"root": list(spec.submodule_search_locations)[0], "version": version, "record": record}
-print("\\n" + json.dumps(found))
+    answer[package] = {"root": list(spec.submodule_search_locations)[0], "version": version, "record": record}
 """
 
 
@@ -70,27 +69,11 @@ def locate(python: str, packages: Sequence[tuple[str, str]]) -> Mapping[str, Pac
     Raises:
         OperatorError: the interpreter cannot be run, or a package has no version that can be read.
     """
-    # Made absolute, because it is not run from here; links stay, for a virtual environment is one.
-    interpreter = str(Path(python).absolute()) if "/" in python else python
-    command = [interpreter, "-E", "-c", _PROBE, json.dumps(list(packages))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/", check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise OperatorError(
-            f"The interpreter {python!r} cannot be run",
-            found=str(error),
-            remedy="name the python of the installation",
-        ) from error
-    # A line of its own: what the interpreter's site runs may print as well.
-    answer = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or not answer:
-        raise OperatorError(
-            f"The interpreter {python} failed while it looked for {', '.join(name for name, _ in packages)}",
-            found=(done.stderr.strip().splitlines() or ["no message"])[-1],
-            remedy="name the python of the installation",
-        )
+    remedy = "name the python of the installation"
     found = {}
-    for name, entry in json.loads(answer[-1]).items():
+    # Isolated from the environment, but not from the user's own packages: a service may run from them.
+    answer = ask_interpreter(python, _PROBE, json.dumps(list(packages)), flags=("-E",), remedy=remedy)
+    for name, entry in answer.items():
         root = Path(entry["root"]).resolve()
         version = entry["version"] or _version_in_source(root)
         if version is None or not is_version(version):
