@@ -100,7 +100,10 @@ class Matrix:
         variables = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
-            "matrix_switches": dict.fromkeys(IDS, True),
+            "matrix_switches": {
+                kind: {raw["id"]: True for raw in definition.load(trees.PATCHES) if raw["kind"] == kind}
+                for kind in definition.KINDS
+            },
         }
         inventory = {"all": {"hosts": hosts, "vars": variables}}
         (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .booleans import is_true, parse_environment_boolean
+from .patching.versions import in_range
 from .variables import Rule
 
 _FUSION = "eagle3_server_enable_flashinfer_allreduce_fusion"
@@ -133,6 +135,50 @@ def _commit(model: str) -> Callable[[Mapping[str, Any]], str]:
     return broken
 
 
+# The pass over draft tokens, as the triton back end replays it: the patch, the releases without it, and what is wrong.
+_DRAFT_EXTEND = (
+    (
+        "eagle3-draft-extend-v2",
+        ">=0.5.8,<0.5.10rc0",
+        "lets the drafter read the tokens of other requests, from two requests on",
+    ),
+    (
+        "eagle3-draft-extend-prefix",
+        ">=0.5.8,<0.5.13",
+        "shows the drafter its draft tokens before their turn, and some of them twice",
+    ),
+)
+
+
+def _draft_extend(patch: str, releases: str, fault: str) -> Callable[[Mapping[str, Any]], str]:
+    def broken(values: Mapping[str, Any]) -> str:
+        arguments = values["eagle3_server_extra_arguments"] or {}
+        environment = values["eagle3_server_extra_environment"] or {}
+        back_end = arguments.get(
+            "speculative_draft_attention_backend", values["eagle3_server_draft_attention_backend"]
+        )
+        steps = arguments.get("speculative_num_steps", values["eagle3_server_speculative_num_steps"])
+        version_2 = is_true(values["eagle3_server_enable_spec_v2"])
+        if "SGLANG_ENABLE_SPEC_V2" in environment:
+            version_2 = bool(parse_environment_boolean(environment["SGLANG_ENABLE_SPEC_V2"]))
+        captured = (
+            values["sglang_stack_engine"] == "cuda"
+            and values["eagle3_server_profile"] != "baseline"
+            and version_2
+            and back_end == "triton"
+            and int(steps) > 1
+            and not is_true(arguments.get("disable_cuda_graph"))
+        )
+        version = str(values["sglang_stack_version"])
+        enabled = values["sm120_guards_enabled"] or {}
+        if not captured or is_true(enabled.get(patch, True)) or not in_range(version, releases):
+            return ""
+        settings = "eagle3_server_enable_spec_v2, triton and CUDA graphs"
+        return f"turns {patch} off, and SGLang {version} with {settings} {fault}"
+
+    return broken
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         ("preflight_engine", "sglang_stack_engine"),
@@ -209,5 +255,23 @@ RULES: tuple[Rule, ...] = (
             "Set the repository and the 40 hex digits of a commit together, or neither where the model is there",
         )
         for model in ("target", "draft")
+    ),
+    *(
+        Rule(
+            (
+                "sm120_guards_enabled",
+                "eagle3_server_enable_spec_v2",
+                "eagle3_server_draft_attention_backend",
+                "eagle3_server_speculative_num_steps",
+                "eagle3_server_profile",
+                "eagle3_server_extra_arguments",
+                "eagle3_server_extra_environment",
+                "sglang_stack_engine",
+                "sglang_stack_version",
+            ),
+            _draft_extend(patch, releases, fault),
+            f"Leave {patch} on, or set eagle3_server_enable_spec_v2 to false",
+        )
+        for patch, releases, fault in _DRAFT_EXTEND
     ),
 )

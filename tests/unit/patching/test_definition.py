@@ -218,7 +218,35 @@ def test_a_switch_for_no_patch_is_refused() -> None:
         switches(parsed(("a", [])), {"kimi": True})
 
 
-@pytest.mark.parametrize("value", ["false", 0, None])
+@pytest.mark.parametrize("value", [None, "", "maybe", 2, [True], {"on": True}, float("nan")])
 def test_a_switch_is_true_or_false(value: Any) -> None:
     with pytest.raises(OperatorError, match=r"switched on or off with true or false. Found: a: "):
         switches(parsed(("a", [])), {"a": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "means"),
+    [("false", False), ("No", False), (0, False), ("off", False), ("true", True), ("yes", True), (1, True)],
+)
+def test_a_switch_may_be_written_as_everything_else_in_an_inventory(value: Any, means: bool) -> None:
+    assert switches(parsed(("a", []), default=not means), {"a": value}) == {"a": means}
+
+
+def test_a_quoted_false_is_off_for_what_needs_it() -> None:
+    with pytest.raises(OperatorError, match="b, which it needs, is switched off"):
+        switches(parsed(("a", ["b"]), ("b", [])), {"b": "false"})
+
+
+def test_a_switch_in_the_variable_of_the_other_kind_is_refused_with_the_right_one() -> None:
+    patches = [definition.parse(patch(id=f"a-{kind}", kind=kind)) for kind in ("model", "guard")]
+    for kind, other, wrong, right in (
+        ("model", "guard", "model_patches_enabled", "sm120_guards_enabled"),
+        ("guard", "model", "sm120_guards_enabled", "model_patches_enabled"),
+    ):
+        with pytest.raises(OperatorError) as raised:
+            switches(patches, {f"a-{other}": False}, kind)
+        assert raised.value.found == f"a-{other} in {wrong}"
+        assert raised.value.remedy == f"move a-{other} to {right}"
+        # What the remedy says.
+        assert switches(patches, {f"a-{other}": False}, other)[f"a-{other}"] is False
+    assert switches(patches, {"a-model": False, "a-guard": False}) == {"a-guard": False, "a-model": False}
