@@ -39,7 +39,7 @@ options:
     default: status
   enabled:
     description: Switches by patch id, over the patches' own defaults. A patch that is on turns on what it
-      needs.
+      needs. With O(kind), only patches of that kind may be named.
     type: dict
     default: {}
   ids:
@@ -48,9 +48,12 @@ options:
     elements: str
     default: []
   kind:
-    description: Only patches of this kind.
+    description:
+      - Only patches of this kind.
+      - V(unknown) means text in the sources whose markers name a patch that is not among O(patches). It is reported,
+        taken out with O(state=reverted), and fails O(state=verified). All other kinds leave it alone.
     type: str
-    choices: [model, guard]
+    choices: [model, guard, unknown]
   adopt:
     description: Replace equivalent edits made by hand (state V(foreign)) with the project's own.
     type: bool
@@ -95,7 +98,7 @@ patches:
       description: What it does, in one line.
       type: str
     kind:
-      description: V(model) or V(guard).
+      description: V(model), V(guard) or V(unknown).
       type: str
     method:
       description: V(blockinfile) or V(edit).
@@ -114,7 +117,8 @@ patches:
         - V(needed) is on and not there; V(applied) has our text in place; V(foreign) has an equivalent edit
           that we did not make; V(upstream) is in the release, or a replacement is; V(not_applicable) has no
           place in the release; V(disabled) is off; V(stale) has our text in place, but outdated or no longer
-          wanted; V(conflict) cannot be made.
+          wanted; V(conflict) cannot be made; V(unknown) has text in place, but is not among O(patches); V(removed) was
+          such text.
       type: str
     before:
       description: The state before this run.
@@ -152,7 +156,7 @@ changed_files:
   type: list
   elements: str
 recovered:
-  description: Files that a run which was cut off had left half done, and this one completed.
+  description: Files that a run which was cut off had left half done, and this one completed or took back.
   returned: success
   type: list
   elements: str
@@ -162,14 +166,16 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.patching import engine
+from ansible.module_utils.blackwell.patching import engine, unknown
 
 
 def run(module: AnsibleModule) -> dict[str, Any]:
     params = module.params
     installation = engine.Installation(
-        params["python"], params["patches"], params["enabled"], adopt=params["adopt"]
+        params["python"], params["patches"], params["enabled"], adopt=params["adopt"], kind=params["kind"]
     )
+    if params["kind"] == "unknown":
+        return unknown_text(module, installation)
     selected = installation.select(params["ids"], params["kind"])
     if params["state"] in ("status", "verified"):
         look = engine.status if params["state"] == "status" else engine.verify
@@ -179,18 +185,39 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         act = engine.apply if params["state"] == "applied" else engine.revert
         outcome = act(installation, selected, write=not module.check_mode)
     before = {one.patch.id: one.state for one in outcome.before}
-    result: dict[str, Any] = {
-        "changed": bool(outcome.changes or outcome.recovered),
-        "patches": [{**one.describe(), "before": before[one.patch.id]} for one in outcome.after],
-        "changed_files": [path for path, _, _ in outcome.changes],
-        "recovered": outcome.recovered,
+    patches = [{**one.describe(), "before": before[one.patch.id]} for one in outcome.after]
+    return result(module, patches, outcome.changes, outcome.recovered)
+
+
+def unknown_text(module: AnsibleModule, installation: engine.Installation) -> dict[str, Any]:
+    """Text of patches that are not among those given: report it, or take it out."""
+    state = module.params["state"]
+    if state == "reverted":
+        outcome = unknown.remove(installation, write=not module.check_mode)
+    else:
+        outcome = unknown.Outcome((unknown.verify if state == "verified" else unknown.find)(installation))
+    patches = [one.describe(removed=state == "reverted") for one in outcome.found]
+    return result(module, patches, outcome.changes, outcome.recovered)
+
+
+def result(
+    module: AnsibleModule,
+    patches: list[dict[str, Any]],
+    changes: list[tuple[str, str, str]],
+    recovered: list[str],
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "changed": bool(changes or recovered),
+        "patches": patches,
+        "changed_files": [path for path, _, _ in changes],
+        "recovered": recovered,
     }
     if module._diff:
-        result["diff"] = [
+        found["diff"] = [
             {"before_header": path, "after_header": path, "before": old, "after": new}
-            for path, old, new in outcome.changes
+            for path, old, new in changes
         ]
-    return result
+    return found
 
 
 def main() -> None:
@@ -205,7 +232,7 @@ def main() -> None:
             },
             "enabled": {"type": "dict", "default": {}},
             "ids": {"type": "list", "elements": "str", "default": []},
-            "kind": {"type": "str", "choices": ["model", "guard"]},
+            "kind": {"type": "str", "choices": ["model", "guard", "unknown"]},
             "adopt": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

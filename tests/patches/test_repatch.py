@@ -94,6 +94,49 @@ def test_status_then_adopt_then_unchanged_then_published(host: Host) -> None:
     assert host.content() == published
 
 
+LEFT = """# BEGIN blackwell patch: left-the-folder
+#-EntryClass = [KimiK25ForConditionalGeneration]
+EntryClass = KimiK25ForConditionalGeneration
+# END blackwell patch: left-the-folder
+"""
+
+
+def test_text_of_a_patch_that_left_the_folder_is_reported_and_taken_out(host: Host) -> None:
+    """It stands where a patch of today belongs, and a part of it in a file that no patch of today names."""
+    published = host.content()
+    model, other = host.packages / MODEL, host.packages / "sglang" / "__init__.py"
+    text = model.read_text().replace("EntryClass = [KimiK25ForConditionalGeneration]\n", LEFT)
+    model.write_text(text)
+    marker = "# {} blackwell patch: left-the-folder\n"
+    other.write_text(other.read_text() + marker.format("BEGIN") + "LEFT = True\n" + marker.format("END"))
+    before = host.content()
+
+    status = host.repatch(patch_mode="status")
+    assert changes(status) == 0
+    assert host.report()["left-the-folder"] == "unknown"
+    assert re.search(
+        r"left-the-folder +unknown +sglang 0\.5\.9 +its text is in __init__\.py and 1 more", status.stdout
+    )
+    assert "patch_remove_unknown=true takes it out" in said(status)
+    would = said(host.repatch(patch_mode="status", patch_remove_unknown=True))
+    assert re.search(r"patch \S+ in place: [^\"]*left-the-folder", would)
+    assert host.content() == before
+
+    applied = host.repatch(patch_remove_unknown=True)
+    assert changes(applied) > 0
+    assert "has to be started again" in said(applied)
+    assert "left-the-folder" not in model.read_text() + other.read_text()
+    assert changes(host.repatch(patch_remove_unknown=True)) == 0
+    assert "left-the-folder" not in host.report()
+
+    other.write_text(other.read_text() + marker.format("BEGIN") + "LEFT = True\n" + marker.format("END"))
+    before = host.content()
+    assert changes(host.repatch("--check", patch_remove_unknown=True)) > 0
+    assert host.content() == before
+    assert changes(host.repatch(patch_mode="revert")) > 0
+    assert host.content() == published
+
+
 def path_file(host: Host, checkout: Path) -> None:
     """As in the images of SGLang: the environment only points to the sources."""
     (host.packages / "sglang.pth").write_text(f"{checkout}\n")

@@ -66,6 +66,16 @@ def test_a_patched_file_that_somebody_edited(host: Host) -> None:
     assert "No rollout was accepted" in found, "what else there is, is said as well"
 
 
+def test_text_of_a_patch_that_left_the_folder(host: Host) -> None:
+    module = host.packages / "sglang" / "__init__.py"
+    module.write_text(
+        "# BEGIN blackwell patch: left-the-folder\nLEFT = True\n# END blackwell patch: left-the-folder\n"
+    )
+    found = host.verify()
+    assert "left-the-folder is unknown: its text is in __init__.py, and no folder of patches has it" in found
+    assert "-e patch_remove_unknown=true takes it out" in found
+
+
 def test_patches_that_a_pip_install_took_away(host: Host) -> None:
     pip = [sys.executable, "-m", "pip", f"--python={host.python}", "install", "--quiet", "--no-deps"]
     subprocess.run([*pip, "--force-reinstall", "--no-compile", str(wheel("sglang", "0.5.9"))], check=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..booleans import is_true
 from ..errors import OperatorError
 from . import checks, edits, hunks, transaction
 from .definition import Check, Foreign, Patch, Variant, ordered, parse
@@ -90,32 +91,58 @@ class Status:
         return max((file.stat().st_mtime for file in files if file.is_file()), default=None)
 
 
-def switches(patches: Sequence[Patch], given: Mapping[str, bool]) -> dict[str, bool]:
+VARIABLES = {"model": "model_patches_enabled", "guard": "sm120_guards_enabled"}
+"""The variable of an inventory that switches the patches of a kind."""
+
+
+def switches(patches: Sequence[Patch], given: Mapping[str, Any], kind: str | None = None) -> dict[str, bool]:
     """Which patches are on: as given, else by their own default; one that is on turns on what it needs.
 
+    Args:
+        patches: the whole set.
+        given: booleans, or texts that Ansible takes for one, by the patch's id.
+        kind: the one kind that ``given`` may name; None for all.
+
     Raises:
-        OperatorError: a switch for no patch, or one that is off though a patch that is on needs it.
+        OperatorError: a switch for no patch or for one of another kind, one that is neither on nor off, or one that is
+            off though a patch that is on needs it.
     """
-    known = {patch.id for patch in patches}
-    if unknown := sorted(set(given) - known):
+    known = {patch.id: patch for patch in patches}
+    given = {str(name): value for name, value in given.items()}
+    if unknown := sorted(given.keys() - known.keys()):
         raise OperatorError(
             f"There is no patch {', '.join(unknown)} to switch",
-            expected=f"one of {', '.join(sorted(known))}",
+            found=f"{', '.join(unknown)} in {VARIABLES.get(kind or '', 'the variable that enables patches')}",
+            expected=f"one of {', '.join(sorted(one.id for one in patches if kind in (None, one.kind)))}",
             remedy="correct the name in the variable that enables patches",
         )
-    # A quoted "false" would count as true.
-    if wrong := [f"{name}: {value!r}" for name, value in given.items() if not isinstance(value, bool)]:
+    if kind in VARIABLES and (others := sorted(name for name in given if known[name].kind != kind)):
+        right = VARIABLES[known[others[0]].kind]
         raise OperatorError(
-            "A patch is switched on or off with true or false",
-            found=", ".join(wrong),
-            remedy="correct the value in the variable that enables patches",
+            f"{VARIABLES[kind]} cannot switch {', '.join(others)}",
+            found=f"{', '.join(others)} in {VARIABLES[kind]}",
+            expected=f"patches of the kind {kind}: {', '.join(sorted(o.id for o in patches if o.kind == kind))}",
+            remedy=f"move {', '.join(others)} to {right}",
         )
-    enabled = {patch.id: given.get(patch.id, patch.default) for patch in patches}
+    on: dict[str, bool] = {}
+    for name, value in given.items():
+        try:
+            # Nothing would count as off.
+            on[name] = is_true("nothing" if value in (None, "") else value)
+        except ValueError as error:
+            raise OperatorError(
+                "A patch is switched on or off with true or false",
+                found=f"{name}: {value!r}",
+                expected=f"{name}: true, or {name}: false",
+                remedy=f"correct {name} in {VARIABLES[known[name].kind]}",
+            ) from error
+    enabled = {patch.id: on.get(patch.id, patch.default) for patch in patches}
     for patch in reversed(ordered(patches)):
         for need in patch.needs if enabled[patch.id] else ():
-            if given.get(need) is False:
+            if on.get(need) is False:
                 raise OperatorError(
                     f"The patch {patch.id} is on, but {need}, which it needs, is switched off",
+                    found=f"{need}: false",
                     remedy=f"switch {need} on, or {patch.id} off",
                 )
             enabled[need] = True
@@ -129,9 +156,10 @@ class Installation:
         self,
         python: str,
         definitions: Iterable[Mapping[str, Any]],
-        enabled: Mapping[str, bool] | None = None,
+        enabled: Mapping[str, Any] | None = None,
         *,
         adopt: bool = False,
+        kind: str | None = None,
     ) -> None:
         """Find the packages; nothing is read or changed yet.
 
@@ -140,12 +168,13 @@ class Installation:
             definitions: contents of the ``patch.yml`` files.
             enabled: switches that differ from the patches' own defaults.
             adopt: replace equivalent edits made by hand with ours.
+            kind: the one kind of patches that ``enabled`` may name; None for all.
 
         Raises:
             OperatorError: the interpreter has none of the packages, or definitions or switches are wrong.
         """
         self.patches = ordered(parse(raw) for raw in definitions)
-        self.enabled = switches(self.patches, enabled or {})
+        self.enabled = switches(self.patches, enabled or {}, kind)
         self.adopt = adopt
         self.python = python
         names = sorted({(patch.package, patch.distribution) for patch in self.patches})
@@ -414,7 +443,7 @@ class Outcome:
     Attributes:
         before, after: the state of each selected patch, before and after.
         changes: (path, old text, new text) of each file that changed, or would have in check mode.
-        recovered: files that a run which was cut off had left half done, and this one completed.
+        recovered: files that a run which was cut off had left half done, and this one completed or took back.
     """
 
     before: list[Status]
@@ -429,7 +458,7 @@ def status(installation: Installation, selected: Sequence[Patch]) -> list[Status
     Raises:
         OperatorError: another run is changing the installation.
     """
-    with _locks(installation, shared=True):
+    with locks(installation, shared=True):
         return installation.status(selected)
 
 
@@ -484,7 +513,7 @@ def _run(
     *,
     write: bool,
 ) -> Outcome:
-    with _locks(installation, shared=not write):
+    with locks(installation, shared=not write):
         recovered = installation.recover() if write else []
         before = installation.status(patches)
         planned: dict[Path, bytes] = {}
@@ -511,7 +540,8 @@ def _run(
 
 
 @contextlib.contextmanager
-def _locks(installation: Installation, *, shared: bool) -> Iterator[None]:
+def locks(installation: Installation, *, shared: bool) -> Iterator[None]:
+    """Hold the locks on all packages of an installation; only shared ones if nothing will be written."""
     with contextlib.ExitStack() as stack:
         for root in installation.roots:
             stack.enter_context(transaction.locked(root, shared=shared))

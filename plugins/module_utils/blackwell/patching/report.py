@@ -13,6 +13,7 @@ _MEANING = {
     "needed": "{path} lacks it",
     "stale": "{path}: {reason}",
     "conflict": "{path} {reason}",
+    "unknown": "{reason}",
 }
 
 
