@@ -160,7 +160,7 @@ def parse(raw: Mapping[str, Any]) -> Patch:
     name = str(raw.get("id", "without id"))
     try:
         return _patch(raw)
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+    except (KeyError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         problem = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
         raise OperatorError(
             f"The patch {name} is not written as files/patches/README.md says",
@@ -186,8 +186,13 @@ def load(folder: Path) -> list[dict[str, Any]]:
             if not isinstance(raw, dict) or raw.get("id") != file.parent.name:
                 raise ValueError(f"the id must be the folder's name, {file.parent.name}")
             _read_texts(raw, file.parent)
-        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
-            raise OperatorError(f"The patch in {file.parent} cannot be read", found=str(error)) from error
+        except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise OperatorError(
+                f"The patch in {file.parent} cannot be read",
+                found=str(error),
+                expected="a mapping, as files/patches/README.md says",
+                remedy=f"correct {file}",
+            ) from error
         parse(raw)
         found.append(raw)
     if not found:
@@ -301,6 +306,7 @@ def _variant(raw: Mapping[str, Any], patch: Mapping[str, Any], file: str) -> Var
 def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
     edits = []
     for one in raw:
+        _no_others(one, {"file", "at", "text_file"}.union(*_EDITS))
         if not any(kind <= set(one) <= kind | {"file", "at", "text_file"} for kind in _EDITS):
             raise ValueError(f"edit with {sorted(one)}: not one of {[sorted(kind) for kind in _EDITS]}")
         edit = Edit(**{"file": file, **_texts(one)})
@@ -319,6 +325,7 @@ def _edits(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Edit, ...]:
 def _checks(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Check, ...]:
     checks = []
     for one in raw:
+        _no_others(one, {*_CHECKS, "file", "at", "why"})
         if len(_CHECKS & set(one)) != 1:
             raise ValueError(f"check with {sorted(one)}: exactly one of {sorted(_CHECKS)}")
         check = Check(**{"file": file, **_texts(one)})
@@ -354,5 +361,7 @@ def _text(key: str, value: object) -> str:
 
 
 def _no_others(raw: Mapping[str, Any], known: set[str]) -> None:
+    if not isinstance(raw, Mapping):
+        raise TypeError(f"{raw!r} is not a mapping")
     if unknown := sorted(set(raw) - known):
         raise ValueError(f"unknown key {', '.join(unknown)}")

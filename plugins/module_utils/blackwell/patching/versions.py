@@ -52,7 +52,11 @@ def version_key(version: str) -> tuple[Any, ...]:
 
 def is_version(text: str) -> bool:
     """Whether ``text`` is a version that can be held against a range of releases."""
-    return _VERSION.fullmatch(text) is not None
+    try:
+        version_key(text)
+    except ValueError:  # also of a number that Python does not read, for its length
+        return False
+    return True
 
 
 def in_range(version: str, releases: str) -> bool:
