@@ -213,10 +213,19 @@ def ordered(patches: Iterable[Patch]) -> list[Patch]:
 
     def visit(patch: Patch, path: tuple[str, ...]) -> None:
         if patch.id in path:
-            raise OperatorError("Patches need each other in a circle", found=" -> ".join((*path, patch.id)))
+            raise OperatorError(
+                "Patches need each other in a circle",
+                found=" -> ".join((*path, patch.id)),
+                remedy=f"take one of them out of needs in files/patches/{patch.id}/patch.yml",
+            )
         for need in patch.needs:
             if need not in by_id:
-                raise OperatorError(f"The patch {patch.id} needs {need}, which does not exist")
+                raise OperatorError(
+                    f"The patch {patch.id} needs {need}, which does not exist",
+                    found=", ".join(sorted(by_id)),
+                    expected=f"a patch {need}",
+                    remedy=f"correct needs in files/patches/{patch.id}/patch.yml",
+                )
             visit(by_id[need], (*path, patch.id))
         done.setdefault(patch.id, patch)
 

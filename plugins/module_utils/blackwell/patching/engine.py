@@ -198,6 +198,7 @@ class Installation:
             raise OperatorError(
                 f"There is no patch {', '.join(unknown)}",
                 expected="one of " + ", ".join(patch.id for patch in self.patches),
+                remedy="correct the id",
             )
         return [
             patch for patch in self.patches if (not asked or patch.id in asked) and kind in (None, patch.kind)
@@ -526,6 +527,8 @@ def _run(
                 raise OperatorError(
                     f"The patch {found.patch.id} cannot be taken out; nothing was changed",
                     found=f"{conflict.file} {conflict.reason}",
+                    expected="a file as it was patched",
+                    remedy=f"reinstall {found.patch.distribution} without its dependencies, which takes it out as well",
                 ) from conflict
             for file, text in texts.items():
                 source = installation.sources[found.patch.package]
