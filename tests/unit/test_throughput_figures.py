@@ -44,7 +44,7 @@ def seen(*requests: Request, **changes: object) -> Seen:
 
 
 def counted(**changes: float | None) -> Counters:
-    return dataclasses.replace(COUNTED, **changes)
+    return dataclasses.replace(COUNTED, **changes)  # type: ignore[arg-type]
 
 
 def reasons(run: Seen) -> list[str]:
@@ -99,7 +99,7 @@ def test_an_accept_length_that_the_server_does_not_tell_is_none(counter: str) ->
     assert run.step_rate is None
 
 
-@pytest.mark.parametrize("counter", ["requests", "prompt_tokens", "generated_tokens"])
+@pytest.mark.parametrize("counter", ["requests", "prompt_tokens", "generated_tokens", "decode_tokens"])
 def test_a_server_that_hides_what_else_it_does_is_not_measured(counter: str) -> None:
     assert result.MISSING in reasons(seen(counted=counted(**{counter: None})))
 
@@ -200,9 +200,35 @@ def test_a_card_that_idles_before_the_first_request_is_not_slow() -> None:
     assert gpu.summary(gpu.parse(text))["clock_mhz"] == 1980
 
 
-def test_cards_that_report_nothing_are_left_out() -> None:
-    assert gpu.parse("0, [N/A], 12481, [N/A], 61, 0x0\n") == []
+def test_a_figure_that_a_card_does_not_tell_is_left_out_and_its_throttling_is_not() -> None:
+    samples = gpu.parse("0, [N/A], 12481, [N/A], 61, 0x40\n1, 2430, 12481, 410.5, 60, 0x0\n")
+    assert gpu.throttles(samples) == ["hardware thermal slowdown on GPU 0"]
+    assert gpu.summary(samples) == {
+        "gpus": 2,
+        "memory_mhz": 12481,
+        "temperature_c": 61,
+        "power_cap_share": 0,
+    }
     assert gpu.summary([]) == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "WARNING: infoROM is corrupted at gpu 0000:01:00.0",
+        "0, 2430, 12481, 410.5, 61, [GPU requires reset]",
+        "0, 2430, 12481, 410.5, 61, [N/A]",
+        "0, 2430, 12481, 410.5, 61, Not Active",
+        "0, 2430, 12481, 410.5, 61, 0x",
+        "0, 2430, 12481, 410.5, 61, -0x40",
+        "[Unknown Error], 2430, 12481, 410.5, 61, 0x0",
+        "-1, 2430, 12481, 410.5, 61, 0x0",
+        "0, 2430, 12481, 410.5, 61",
+    ],
+)
+def test_a_line_that_does_not_tell_card_and_reasons_is_no_sample(line: str) -> None:
+    assert gpu.parse(line + "\n") == []
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(50, 3.0), (95, 4.8), (0, 1.0), (100, 5.0)])
@@ -267,6 +293,115 @@ def test_the_counters_have_these_names_in_published_releases(release: str) -> No
     assert '"decode_cuda_graph" if value else "decode_none"' in sources
 
 
-def test_counters_of_several_ranks_add_up() -> None:
+def test_counters_of_several_servers_behind_one_page_add_up() -> None:
     page = 'sglang:num_requests_total{a="1"} 3.0\nsglang:num_requests_total{a="2"} 4.0\n'
     assert counters(page).requests == 7.0
+
+
+def _page(ranks: list[dict[str, int]], tokens: int = 9000, passes: int = 3000) -> str:
+    lines = ['sglang:num_requests_total{engine_type="unified",model_name="m"} 16']
+    for rank in ranks:
+        labels = ",".join(f'{name}="{value}"' for name, value in rank.items())
+        lines += [
+            f'sglang:realtime_tokens_total{{model_name="m",{labels},mode="decode"}} {tokens}.0',
+            f'sglang:cuda_graph_passes_total{{model_name="m",{labels},mode="decode_cuda_graph"}} {passes}.0',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "groups"),
+    [
+        pytest.param([{"tp_rank": 0, "pp_rank": 0, "moe_ep_rank": 0}], 1, id="the first rank alone"),
+        pytest.param(
+            [{"tp_rank": n, "pp_rank": 0, "moe_ep_rank": 0} for n in range(8)], 1, id="tensor parallel"
+        ),
+        pytest.param(
+            [{"tp_rank": n, "pp_rank": 0, "moe_ep_rank": n} for n in range(8)], 1, id="expert parallel"
+        ),
+        pytest.param([{"tp_rank": 0, "pp_rank": n, "moe_ep_rank": 0} for n in range(4)], 1, id="pipeline"),
+        pytest.param(
+            [{"tp_rank": n, "pp_rank": 0, "moe_ep_rank": 0, "dp_rank": n // 4} for n in range(8)],
+            2,
+            id="two data-parallel groups of four",
+        ),
+        pytest.param(
+            [{"tp_rank": 0, "pp_rank": 0, "moe_ep_rank": 0, "dp_rank": n} for n in range(8)],
+            8,
+            id="data parallel",
+        ),
+    ],
+)
+def test_one_rank_of_a_group_counts_and_data_parallel_groups_add_up(
+    ranks: list[dict[str, int]], groups: int
+) -> None:
+    totals = counters(_page(ranks))
+    assert totals.requests == 16
+    assert (totals.decode_tokens, totals.decode_passes, totals.graph_passes) == (
+        9000 * groups,
+        3000 * groups,
+        3000 * groups,
+    )
+
+
+def test_a_rank_that_was_read_a_moment_later_is_not_added() -> None:
+    ranks = [{"tp_rank": 0}, {"tp_rank": 1}]
+    later = _page(ranks).replace('tp_rank="1",mode="decode"} 9000', 'tp_rank="1",mode="decode"} 9004')
+    assert counters(later).decode_tokens == 9004
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param('sglang:num_requests_total{model_name="m"} 3.0 1764552000000', 3, id="a time"),
+        pytest.param("sglang:num_requests_total 3", 3, id="no labels"),
+        pytest.param("sglang:num_requests_total{} 3", 3, id="empty labels"),
+        pytest.param('sglang:num_requests_total{a="x",} 3', 3, id="a comma at the end"),
+        pytest.param('sglang:num_requests_total{ a = "x" , b="y" } 3e2', 300, id="blanks and an exponent"),
+        pytest.param(r'sglang:num_requests_total{a="q\"} 9 {b=\"c\", \\"} 3', 3, id="quotes and braces"),
+        pytest.param('sglang:num_requests_total{a="} 7",b="x,y=1"} 3', 3, id="a brace and commas"),
+        pytest.param('sglang:num_requests_total{a="x\u2028y\x0bz"} 3', 3, id="odd white space"),
+        pytest.param('sglang:num_requests_total{a="x"} 3\r', 3, id="a carriage return"),
+        pytest.param('sglang:num_requests_total{a="x"} 3 # {id="t"} 1.0', 3, id="an exemplar"),
+        pytest.param('sglang:num_requests_total{a="x"} 3\n' * 2, 3, id="the same line twice"),
+        pytest.param(
+            'sglang:num_requests_total{a="x"} 3\nsglang:num_requests_total{a="x"} 4', None, id="two"
+        ),
+        pytest.param('sglang:num_requests_total{a="x"} 1_000', None, id="an underscore"),
+        pytest.param('sglang:num_requests_total{a="x"} -3', None, id="below zero"),
+        pytest.param('sglang:num_requests_total{a="x"} 1e999', None, id="beyond all numbers"),
+        pytest.param('sglang:num_requests_total{a="x} 3', None, id="an open label"),
+        pytest.param('sglang:num_requests_total{a="x"}', None, id="no value"),
+        pytest.param(
+            'sglang:num_requests_total{dp_rank="0"} 3\nsglang:num_requests_total{dp_rank="1"} NaN',
+            None,
+            id="one of two groups is no number",
+        ),
+        pytest.param('sglang:num_requests_total_created{a="x"} 1.7e9', None, id="another name"),
+        pytest.param('sglang:num_requests_total_bucket{le="1"} 5', None, id="a histogram"),
+        pytest.param('#sglang:num_requests_total{a="x"} 3', None, id="a comment"),
+    ],
+)
+def test_a_sample_is_read_as_prometheus_writes_it_or_not_at_all(line: str, expected: float | None) -> None:
+    assert counters(line + "\n").requests == expected
+
+
+def test_a_difference_to_what_could_not_be_read_is_not_known() -> None:
+    before = counters("sglang:num_requests_total NaN\n")
+    assert counters("sglang:num_requests_total 5\n").since(before).requests is None
+
+
+def test_a_counter_of_cached_tokens_that_is_not_there_is_not_zero() -> None:
+    assert counters("sglang:prompt_tokens_total 7\n").cached_tokens is None
+
+
+def test_a_counter_that_is_no_number_keeps_a_run_from_counting() -> None:
+    run = seen(
+        counted=dataclasses.replace(counted(cached_tokens=None), unreadable=frozenset({"cached_tokens"}))
+    )
+    assert reasons(run) == [result.MISSING]
+
+
+def test_a_run_whose_gpus_nobody_watched_does_not_count() -> None:
+    run = run_of(seen(unwatched=["nvidia-smi ended before the run did, by SIGKILL"]), Limits())
+    assert run.invalid_because == ["GPUs not watched: nvidia-smi ended before the run did, by SIGKILL"]

@@ -8,12 +8,24 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from . import gpu
 from .bench import Report, Request
 from .metrics import Counters
-from .result import FAILURES, FOREIGN, MISSING, RESTARTED, STALLED, THROTTLED, TOKEN_COUNT, WARM_CACHE, Run
+from .result import (
+    FAILURES,
+    FOREIGN,
+    MISSING,
+    RESTARTED,
+    STALLED,
+    THROTTLED,
+    TOKEN_COUNT,
+    UNWATCHED,
+    WARM_CACHE,
+    Run,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,11 @@ _STALL_TIMES_MEDIAN = 20
 
 @dataclass(frozen=True)
 class Seen:
-    """All that was seen of one run. ``counted`` is the server's counters over the run."""
+    """All that was seen of one run.
+
+    ``counted`` is the server's counters over the run. ``unwatched`` says why nobody knows whether the GPUs were
+    throttled, one line each; empty when they were watched, and where there are none.
+    """
 
     concurrency: int
     output_tokens: int
@@ -43,6 +59,7 @@ class Seen:
     server_accept_length: float | None
     speculative: bool
     samples: list[gpu.Sample]
+    unwatched: Sequence[str] = ()
 
 
 def run_of(seen: Seen, limits: Limits) -> Run:
@@ -96,7 +113,7 @@ def disturbances(seen: Seen, limits: Limits) -> list[str]:
     requests, counted = seen.report.requests, seen.counted
     found = [f"{MISSING}: the server does not tell {name}" for name in _missing(seen)]
     failed = [request.problem for request in requests if request.problem]
-    fallen = [item.name for item in fields(counted) if (getattr(counted, item.name) or 0.0) < 0]
+    fallen = [name for name, value in counted.values().items() if value is not None and value < 0]
     if fallen:
         found.append(f"{RESTARTED}: the server counts from zero again ({fallen[0]} fell)")
     elif uncounted := _uncounted(seen):
@@ -120,6 +137,7 @@ def disturbances(seen: Seen, limits: Limits) -> list[str]:
         found.append(f"{WARM_CACHE}: {cached:.0%} of the prompt tokens were cached, although it was flushed")
     found += [f"{STALLED}: {stall}" for stall in _stalls(requests, limits.stall_s)]
     found += [f"{THROTTLED}: {throttle}" for throttle in gpu.throttles(seen.samples)]
+    found += [f"{UNWATCHED}: {reason}" for reason in seen.unwatched]
     return found
 
 
@@ -135,11 +153,15 @@ def percentile(ordered: list[float], percent: float) -> float | None:
 def _missing(seen: Seen) -> list[str]:
     """Counters without which nobody can say whether the run was alone and cold."""
     names = {
-        "num_requests_total": seen.counted.requests,
-        "prompt_tokens_total": seen.counted.prompt_tokens,
-        "generation_tokens_total": seen.counted.generated_tokens,
+        "num_requests_total": "requests",
+        "prompt_tokens_total": "prompt_tokens",
+        "generation_tokens_total": "generated_tokens",
+        "realtime_tokens_total of mode decode": "decode_tokens",
     }
-    return [name for name, value in names.items() if value is None]
+    values, unreadable = seen.counted.values(), seen.counted.unreadable
+    missing = [name for name, of in names.items() if values[of] is None and of not in unreadable]
+    # What is shown and is no number is told in any case: it may have been the one that shows others at work.
+    return missing + [f"{name} as a number" for name in sorted(unreadable)]
 
 
 def _uncounted(seen: Seen) -> int:

@@ -153,6 +153,8 @@ def measure(
         "speculative_algorithm": info.speculative_algorithm,
         "served_model_name": info.served_model_name,
         "cache_flushed_before_each_run": True,
+        # Warnings, and rows of cards that do not answer.
+        **({"nvidia_smi_said": sampler.said} if sampler.said else {}),
     }
     return replace(
         blank, taken_at=taken_at, conditions={**blank.conditions, **seen}, points=points, canary=canary
@@ -227,6 +229,7 @@ def _one_run(plan: Plan, load: Load, server: Server, bench: Bench, sampler: Samp
         server_accept_length=server.info().accept_length,
         speculative=plan.speculative,
         samples=samples,
+        unwatched=sampler.unwatched,
     )
     return run_of(seen, plan.limits)
 
@@ -389,7 +392,7 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
     with alone(Path(settings["config"]), settings["idle_timeout"]):
         tokenizer = settings["tokenizer"] or server.info().tokenizer_path
         with Bench(python, server.url, server.api_key, tokenizer, user, settings["environment"]) as bench:
-            sampler = Sampler(settings["nvidia_smi"])
+            sampler = Sampler(settings["nvidia_smi"], settings.get("uuids") or ())
             result = measure(plan, prompts, server, bench, sampler, more_runs, settings["canary"], say)
     return Taken(result, True, baseline, client_changed)
 

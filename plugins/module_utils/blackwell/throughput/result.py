@@ -21,6 +21,7 @@ TOKEN_COUNT = "token count"
 TIMEOUT = "timeout"
 MISSING = "missing metric"
 RESTARTED = "server restart"
+UNWATCHED = "GPUs not watched"
 
 # Kinds of prompts, measured apart because speculation can win on one and lose on the other.
 STANDARD = "standard"
