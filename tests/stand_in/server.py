@@ -21,7 +21,7 @@ import math
 import random
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 from zlib import crc32
 
@@ -57,8 +57,11 @@ class Behaviour:
     wrong_answers: bool = False
     diverges_after: int = 0  # tokens after which greedy text differs from before
     dies_on_repeated_prefix: bool = False
+    answers: dict[str, Any] = field(default_factory=dict)  # by path, in place of the right ones
+    tool_choice: Any = None  # the choice in an answer to a request with tools, in place of the right one
     # When it says it.
     dies_on_first_post: bool = False
+    breaks_off: str = ""  # the path whose answers end in the middle, with the server
     hangs_after: int = 0  # requests
     stall_s: float = 0.0  # one request of a run waits that long
     slow_long_prompts: float = 1.0  # step time of prompts beyond 4000 characters, times this
@@ -189,6 +192,11 @@ class StandIn:
     ) -> None:
         if not self._allowed(path, headers.get("authorization", "")):
             return _send(writer, 401, {"error": "Unauthorized"})
+        if path == self.behaviour.breaks_off:
+            writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{"text": "')
+            return self._die()
+        if path in self.behaviour.answers:
+            return _send(writer, 200, self.behaviour.answers[path])
         if path in ("/health", "/health_generate"):
             return _send(writer, 200, "")
         if path == "/metrics":
@@ -422,13 +430,14 @@ class StandIn:
                 "output_ids": [crc32(word.encode()) % 1000 for word in text.split()],
                 "meta_info": self._meta(request, tokens, tokens, cached, True),
             }
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+        choice: Any = {"index": 0, "finish_reason": "stop"}
         if not request.chat:
             choice["text"] = text
         elif request.tools and not self.behaviour.no_tool_call:
             function = {"name": request.tools[0]["function"]["name"], "arguments": '{"city": "Riga"}'}
             call = {"id": "functions.0", "index": 0, "type": "function", "function": function}
             choice |= {"finish_reason": "tool_calls", "message": {"content": None, "tool_calls": [call]}}
+            choice = self.behaviour.tool_choice or choice
         else:
             choice["message"] = {"content": text, "reasoning_content": None, "tool_calls": None}
         return {**request.envelope(chunk=False), "choices": [choice], "usage": self._usage(request, tokens)}

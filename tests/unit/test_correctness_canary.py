@@ -90,6 +90,172 @@ def test_each_fault_fails_and_is_named(
     assert named in said["msg"]
 
 
+def _call(**function: Any) -> dict[str, Any]:
+    calls = [{"id": "0", "type": "function", "function": function}]
+    return {"finish_reason": "tool_calls", "message": {"content": None, "tool_calls": calls}}
+
+
+def _message(**message: Any) -> dict[str, Any]:
+    return {"finish_reason": "tool_calls", "message": message}
+
+
+RIGHT = {"name": "get_weather", "arguments": '{"city": "Riga"}'}
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"),
+    [
+        pytest.param(_call(**{**RIGHT, "arguments": "42"}), "it called get_weather(42)", id="a number"),
+        pytest.param(_call(**{**RIGHT, "arguments": "null"}), "it called get_weather(null)", id="null"),
+        pytest.param(_call(**{**RIGHT, "arguments": None}), "no text: None", id="no arguments"),
+        pytest.param(
+            _call(**{**RIGHT, "arguments": '"the city is Riga"'}), "the city is Riga", id="a JSON text"
+        ),
+        pytest.param(_call(**{**RIGHT, "arguments": '["city"]'}), '["city"]', id="a list"),
+        pytest.param(
+            _call(**{**RIGHT, "arguments": {"city": "Riga"}}), "no text: {'city'", id="parsed already"
+        ),
+        pytest.param(_call(**{**RIGHT, "arguments": '{"city": '}), "not JSON", id="cut off"),
+        pytest.param(_call(**{**RIGHT, "arguments": "[" * 100_000}), "not JSON", id="too deep"),
+        pytest.param(
+            _call(**{**RIGHT, "arguments": '{"city": 7391}'}), "with a city", id="a city that is a number"
+        ),
+        pytest.param(_call(**{**RIGHT, "arguments": '{"city": " "}'}), "with a city", id="an empty city"),
+        pytest.param(_call(**{**RIGHT, "arguments": "{}"}), "with a city", id="no city"),
+        pytest.param(_call(**{**RIGHT, "name": "get_time"}), "get_time", id="another function"),
+        pytest.param(_call(**{**RIGHT, "name": None}), "None", id="no name"),
+        pytest.param(
+            _message(tool_calls=[{"id": "0"}]), "the function of the call is no object", id="no function"
+        ),
+        pytest.param(_message(tool_calls=[7]), "the call is no object: 7", id="a call that is a number"),
+        pytest.param(_message(tool_calls=None, content=None), "no tool was called", id="null calls"),
+        pytest.param(_message(tool_calls=[], content="Sunny"), "it said Sunny", id="no calls"),
+        pytest.param(_message(tool_calls="get_weather"), "other calls", id="calls that are a text"),
+        pytest.param(_message(tool_calls={"function": RIGHT}), "other calls", id="calls that are an object"),
+        pytest.param(_message(tool_calls=[{"function": RIGHT}] * 2), "other calls", id="two calls"),
+        pytest.param({**_call(**RIGHT), "finish_reason": "abort"}, "broken off", id="aborted"),
+        pytest.param({**_call(**RIGHT), "finish_reason": {"type": "stop"}}, "broken off", id="an odd ending"),
+        pytest.param({"message": [1]}, "the message is no object", id="a message that is a list"),
+        pytest.param({"index": 0}, "the message is no object: None", id="no message"),
+        pytest.param("text", "the choice is no object", id="a choice that is a text"),
+        pytest.param(
+            _message(tool_calls=None, content="\ud800 odd"),
+            "no tool was called, it said ? odd",
+            id="no character",
+        ),
+    ],
+)
+def test_a_wrong_tool_call_is_named_and_the_other_results_are_kept(
+    ask: Callable[..., dict[str, Any]], choice: Any, named: str
+) -> None:
+    said = ask({"tool_choice": choice})
+    checks = {check["name"]: check for check in said["canary"]["checks"]}
+    assert not checks["tool call"]["passed"]
+    assert named in checks["tool call"]["detail"]
+    assert [name for name, check in checks.items() if not check["passed"]] == ["tool call"]
+    assert len(checks) == len(QUESTIONS) + 3
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "named"),
+    [
+        pytest.param("/v1/chat/completions", {"choices": []}, "no choices", id="empty choices"),
+        pytest.param("/v1/chat/completions", {"choices": None}, "no choices", id="null choices"),
+        pytest.param(
+            "/v1/chat/completions", {"choices": {"0": 1}}, "no choices", id="choices that are an object"
+        ),
+        pytest.param("/v1/chat/completions", {"error": "busy"}, "busy", id="an error behind status 200"),
+        pytest.param("/v1/chat/completions", [1], "JSON that is no object", id="a list"),
+        pytest.param("/v1/chat/completions", "<html>", "not JSON", id="a page"),
+        pytest.param(
+            "/v1/chat/completions",
+            {"choices": [{"message": {"content": None}, "finish_reason": "stop"}]},
+            "it is empty",
+            id="null content",
+        ),
+        pytest.param(
+            "/v1/chat/completions",
+            {"choices": [{"message": {"content": [{"type": "text", "text": "Paris 391"}]}}]},
+            "content is no text",
+            id="content in parts",
+        ),
+        pytest.param(
+            "/generate", {"text": 42, "meta_info": {}}, "text is no text: 42", id="a text that is none"
+        ),
+        pytest.param("/generate", {"text": "all is well"}, "meta_info is no object", id="no meta_info"),
+        pytest.param("/generate", {"text": "all is well", "meta_info": {}}, "its tokens", id="no count"),
+        pytest.param(
+            "/generate",
+            {"text": "all is well", "meta_info": {"completion_tokens": 28}, "output_ids": ["7"] * 28},
+            "its tokens",
+            id="tokens that are texts",
+        ),
+        pytest.param("/generate", [{"text": "all is well"}], "no object", id="a batch"),
+    ],
+)
+def test_an_answer_of_any_shape_is_a_named_result(
+    ask: Callable[..., dict[str, Any]], path: str, answer: Any, named: str
+) -> None:
+    said = ask({"answers": {path: answer}})
+    assert said["failed"]
+    assert named in said["msg"]
+    assert len(said["canary"]["checks"]) == len(QUESTIONS) + 3
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/generate"])
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_named(
+    ask: Callable[..., dict[str, Any]], path: str
+) -> None:
+    said = ask({"breaks_off": path})
+    assert "in the middle of the answer" in said["msg"]
+    assert len(said["canary"]["checks"]) == len(QUESTIONS) + 3
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {},
+        {"tool_call_parser": "kimi_k2"},
+        {"speculative_algorithm": None},
+        {"speculative_algorithm": 7, "tool_call_parser": None},
+    ],
+)
+def test_a_server_that_does_not_say_how_it_was_started_is_not_asked(
+    ask: Callable[..., dict[str, Any]], info: dict[str, Any]
+) -> None:
+    said = ask({"answers": {"/server_info": info}})
+    assert said["failed"] and "does not say how it was started" in said["msg"]
+
+
+def test_a_question_without_a_regular_expression_is_named(ask: Callable[..., dict[str, Any]]) -> None:
+    said = ask(questions=[{"prompt": "Is it well?", "expect": "(yes"}])
+    assert "throughput_check_questions" in said["msg"]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"tokens": {}}',
+        b'{"prompts_sha256": "a", "output_tokens": 2, "tokens": []}',
+        b'{"prompts_sha256": "a", "output_tokens": 2, "tokens": {"p": "12"}}',
+        b"[" * 100000,
+    ],
+)
+def test_a_damaged_transcript_is_named_and_removing_it_mends_that(
+    ask: Callable[..., dict[str, Any]], tmp_path: Path, kept: bytes
+) -> None:
+    reference = tmp_path / "reference.json"
+    reference.write_bytes(kept)
+    said = ask(reference=str(reference))
+    assert str(reference) in said["msg"] and "remove the file" in said["msg"]
+    reference.unlink()
+    assert ask(reference=str(reference))["canary"]["passed"]
+
+
 def test_other_greedy_text_is_a_fault_only_where_it_must_be_the_same(
     ask: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

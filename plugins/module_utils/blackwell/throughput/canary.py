@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
+from ..json_reader import read_object
 from .prompts import Prompt, load
 from .server import Server
 
@@ -37,6 +38,8 @@ _TOOL = {
         },
     },
 }
+# With any other the answer was broken off.
+_ENDINGS = ("stop", "length", "tool_calls", "function_call", None)
 _TOOL_QUESTION = "What is the weather in Riga now? Use the tool."
 
 
@@ -110,13 +113,13 @@ def ask(server: Server, settings: Mapping[str, Any]) -> Canary:
     """Run every check as the options of the module ``correctness_canary`` say.
 
     Raises:
-        OperatorError: the server does not say what it is, there are too few prompts, or the reference is not a
-            transcript.
+        OperatorError: the server does not say what it is, there are too few prompts, a question has no regular
+            expression, or the reference is not a transcript.
     """
     chosen = load(Path(settings["prompts"]))
     return run(
         server,
-        [Question(**question) for question in settings["questions"]],
+        [_question(question) for question in settings["questions"]],
         chosen.pick(settings["transcript_prompts"]),
         chosen.sha256,
         answer_tokens=settings["answer_tokens"],
@@ -127,6 +130,19 @@ def ask(server: Server, settings: Mapping[str, Any]) -> Canary:
     )
 
 
+def _question(given: Mapping[str, str]) -> Question:
+    try:
+        re.compile(given["expect"])
+    except re.error as error:
+        raise OperatorError(
+            "A question of the canary has no answer that can be looked for",
+            found=f"{given['expect']!r}: {error}",
+            expected="a regular expression of Python",
+            remedy="correct it in throughput_check_questions",
+        ) from error
+    return Question(given["prompt"], given["expect"])
+
+
 def load_transcript(path: str | None) -> Transcript | None:
     """A stored transcript; None when there is no such file.
 
@@ -135,15 +151,26 @@ def load_transcript(path: str | None) -> Transcript | None:
     """
     if not path or not Path(path).exists():
         return None
-    try:
-        return Transcript(**json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    remedy = "remove the file; the next server that is good enough writes another"
+    kept = read_object(Path(path), remedy=remedy)
+    tokens = kept.get("tokens")
+    whole = (
+        set(kept) == {"prompts_sha256", "output_tokens", "tokens"}
+        and isinstance(tokens, dict)
+        and all(_are_ids(ids) for ids in tokens.values())
+    )
+    if not whole:
         raise OperatorError(
             "The earlier transcript cannot be read",
-            found=f"{path}: {error}",
-            expected="a transcript that an earlier check wrote",
-            remedy="remove the file; the next server that is good enough writes another",
-        ) from error
+            found=f"{path} has {', '.join(sorted(kept)) or 'nothing'}",
+            expected="a transcript that an earlier check wrote: prompts_sha256, output_tokens, and lists of token ids",
+            remedy=remedy,
+        )
+    return Transcript(**kept)
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(token) is int for token in value)
 
 
 def fault_of(text: str) -> str:
@@ -248,8 +275,8 @@ class _Wrong(Exception):
 
 
 def _answer(server: Server, question: Question, tokens: int) -> str:
-    message = server.chat([{"role": "user", "content": question.prompt}], tokens)["choices"][0]["message"]
-    said = " ".join(filter(None, (message.get("reasoning_content"), message.get("content"))))
+    message = _message(server.chat([{"role": "user", "content": question.prompt}], tokens))
+    said = " ".join(filter(None, (_text(message, "reasoning_content"), _text(message, "content"))))
     fault = fault_of(said)
     if fault:
         raise _Wrong(f"{fault}: {_short(said)}")
@@ -261,41 +288,82 @@ def _answer(server: Server, question: Question, tokens: int) -> str:
 def _texts(server: Server, prompts: Sequence[Prompt], tokens: int, into: dict[str, list[int]]) -> str:
     for prompt in prompts:
         said = server.generate(prompt.text, tokens)
-        count = int(said["meta_info"]["completion_tokens"])
-        fault = fault_of(said["text"])
+        text, count = _text(said, "text"), _meta(said).get("completion_tokens")
+        ids: Any = said.get("output_ids")
+        fault = fault_of(text)
         if fault:
-            raise _Wrong(f"to {prompt.id}: {fault}: {_short(said['text'])}")
+            raise _Wrong(f"to {prompt.id}: {fault}: {_short(text)}")
+        if type(count) is not int or not _are_ids(ids):
+            raise _Wrong(f"to {prompt.id}: it does not tell its tokens: {_short(said)}")
         if count < tokens:
             raise _Wrong(f"to {prompt.id}: {count} of {tokens} tokens")
-        into[prompt.id] = [int(token) for token in said["output_ids"]]
+        into[prompt.id] = ids
     return f"{len(prompts)} texts of {tokens} tokens, none empty, noise or a loop"
 
 
 def _repeated_prefix(server: Server, prompts: Sequence[Prompt]) -> str:
+    if not prompts:
+        raise _Wrong("there is no prompt to repeat; throughput_check_transcript_prompts has to be 1 or more")
     text = max((prompt.text for prompt in prompts), key=len)
     answers = [server.generate(text, 16) for _ in range(2)]
     for said in answers:
-        fault = fault_of(said["text"])
+        fault = fault_of(_text(said, "text"))
         if fault:
             raise _Wrong(f"{fault}: {_short(said['text'])}")
-    cached = answers[1]["meta_info"].get("cached_tokens", 0)
-    return f"answered twice, {cached} of {answers[1]['meta_info'].get('prompt_tokens')} tokens from the cache"
+    meta = _meta(answers[1])
+    cached, asked = meta.get("cached_tokens", "unknown"), meta.get("prompt_tokens", "unknown")
+    return f"answered twice; of {_short(asked)} prompt tokens from the cache: {_short(cached)}"
 
 
 def _tool_call(server: Server, tokens: int) -> str:
     asked = [{"role": "user", "content": _TOOL_QUESTION}]
-    message = server.chat(asked, tokens, tools=[_TOOL])["choices"][0]["message"]
-    calls = message.get("tool_calls") or []
-    if not calls:
-        raise _Wrong(f"no tool was called, it said {_short(str(message.get('content')))}")
-    function = calls[0]["function"]
+    message = _message(server.chat(asked, tokens, tools=[_TOOL]))
+    calls = message.get("tool_calls")
+    if calls is None or calls == []:
+        raise _Wrong(f"no tool was called, it said {_short(message.get('content'))}")
+    if not isinstance(calls, list) or len(calls) > 1:
+        raise _Wrong(f"it made other calls than the one that was wanted: {_short(calls)}")
+    function = _object(_object(calls[0], "the call").get("function"), "the function of the call")
+    name, text = function.get("name"), function.get("arguments")
+    if not isinstance(text, str):
+        raise _Wrong(f"the arguments are no text: {_short(text)}")
     try:
-        arguments = json.loads(function["arguments"])
-    except ValueError as error:
-        raise _Wrong(f"the arguments are not JSON: {_short(function['arguments'])}") from error
-    if function["name"] != "get_weather" or "city" not in arguments:
-        raise _Wrong(f"it called {function['name']}({_short(function['arguments'])})")
-    return f"{function['name']}({function['arguments']})"
+        arguments = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _Wrong(f"the arguments are not JSON: {_short(text)}") from error
+    city = arguments.get("city") if isinstance(arguments, dict) else None
+    if name != "get_weather" or not isinstance(city, str) or not city.strip():
+        raise _Wrong(f"it called {_short(name)}({_short(text)}), and not get_weather with a city")
+    return f"{name}({_short(text)})"
+
+
+def _message(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The message of a chat answer that ended as it should."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise _Wrong(f"the answer has no choices: {_short(answer)}")
+    choice = _object(choices[0], "the choice")
+    if choice.get("finish_reason") not in _ENDINGS:
+        raise _Wrong(f"the answer was broken off: finish_reason {_short(choice['finish_reason'])}")
+    return _object(choice.get("message"), "the message")
+
+
+def _meta(said: Mapping[str, Any]) -> dict[str, Any]:
+    return _object(said.get("meta_info"), "meta_info")
+
+
+def _text(holder: Mapping[str, Any], name: str) -> str:
+    """A text of an answer; empty where it is null or left out."""
+    text = holder.get(name)
+    if text is not None and not isinstance(text, str):
+        raise _Wrong(f"{name} is no text: {_short(text)}")
+    return text or ""
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Wrong(f"{what} is no object: {_short(value)}")
+    return value
 
 
 def _loop(text: str) -> int:
@@ -309,6 +377,11 @@ def _loop(text: str) -> int:
     return 0
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
+def _short(value: Any) -> str:
+    """A value of an answer on one line that can be printed anywhere."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} of too many levels"
+    text = " ".join(text.encode("utf-8", "replace").decode("utf-8").split())
     return text if len(text) <= 160 else f"{text[:160]}..."

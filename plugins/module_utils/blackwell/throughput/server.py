@@ -6,21 +6,17 @@ module but the fields named in :class:`ServerInfo`.
 
 from __future__ import annotations
 
-import json
+import math
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
+from ..http_client import Answer, AnswerError, NoAnswerError, ask
 from ..readiness import server_url
 from ..server import read_config
 from .metrics import Counters, counters
-
-# The server is on this host; a proxy of the environment is for the world outside.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,14 @@ class Server:
         """The server that was started with this configuration file, which holds its address and its keys.
 
         Raises:
-            OperatorError: there is no such file.
+            OperatorError: there is no such file, or it is damaged.
         """
         try:
             arguments = read_config(config.read_text(encoding="utf-8"))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise OperatorError(
                 "The configuration of the server cannot be read",
-                found=str(error),
+                found=str(error) if isinstance(error, OSError) else f"{config}: {error}",
                 expected="the file that the server was started with",
                 remedy="deploy the server first (site.yml)",
             ) from error
@@ -84,18 +80,32 @@ class Server:
         )
 
     def info(self) -> ServerInfo:
-        """What the server says about itself."""
+        """What the server says about itself.
+
+        Raises:
+            OperatorError: it does not answer, or leaves out what a check depends on.
+        """
         said = self._json("/server_info")
-        states = said.get("internal_states") or [{}]
-        accept_length = states[0].get("avg_spec_accept_length")
+        unknown = [
+            f"{name} {said[name]!r:.60}" if name in said else f"no {name}"
+            for name in ("speculative_algorithm", "tool_call_parser")
+            if not isinstance(said.get(name, 0), (str, type(None)))
+        ]
+        if unknown:
+            raise OperatorError(
+                "The server does not say how it was started",
+                found=f"{self.url}/server_info has {', '.join(unknown)}",
+                expected="the answer of SGLang 0.5.9 or a later release",
+                remedy="read the unit's journal: journalctl -u 'sglang@*'",
+            )
         return ServerInfo(
             version=str(said.get("version", "")),
             model_path=str(said.get("model_path", "")),
             tokenizer_path=str(said.get("tokenizer_path") or said.get("model_path", "")),
             served_model_name=str(said.get("served_model_name") or said.get("model_path", "")),
-            speculative_algorithm=said.get("speculative_algorithm"),
-            tool_call_parser=said.get("tool_call_parser"),
-            accept_length=None if accept_length is None else float(accept_length),
+            speculative_algorithm=said["speculative_algorithm"],
+            tool_call_parser=said["tool_call_parser"],
+            accept_length=_accept_length(said.get("internal_states")),
         )
 
     def counters(self) -> Counters:
@@ -104,15 +114,15 @@ class Server:
         Raises:
             OperatorError: the server has no metrics page.
         """
-        status, body = self._request("/metrics")
-        if status != 200:
+        answer = self._request("/metrics")
+        if answer.status != 200:
             raise OperatorError(
                 "The server has no metrics, so nothing that it does can be checked",
-                found=f"{self.url}/metrics answered {status}",
+                found=f"{self.url}/metrics answered {answer.status}",
                 expected="200 and SGLang's counters",
                 remedy="start the server with --enable-metrics",
             )
-        return counters(body)
+        return counters(answer.text)
 
     def flush_cache(self, idle_limit_s: float) -> None:
         """Empty the prefix cache of an idle server. SGLang resets its accept-length mean with it.
@@ -128,7 +138,7 @@ class Server:
             OperatorError: it wants another key.
         """
         deadline = time.monotonic() + idle_limit_s
-        while (status := self._request("/flush_cache", data=b"", key=self._admin_key)[0]) == 400:
+        while (status := self._request("/flush_cache", method="POST", key=self._admin_key).status) == 400:
             if time.monotonic() > deadline:
                 raise ServerBusy(
                     "The server is busy, and a measurement beside other work means nothing",
@@ -157,38 +167,61 @@ class Server:
         return self._json("/v1/chat/completions", {**request, **extra})
 
     def _json(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        status, text = self._request(path, data=data)
-        if status != 200:
+        answer = self._request(path, body=body)
+        if answer.status != 200:
             raise OperatorError(
                 "The server refused a request of the throughput check",
-                found=f"{self.url}{path} answered {status}: {text[:300]}",
+                found=f"{self.url}{path} answered {answer.status}: {answer.text[:300]}",
                 expected="200",
-                remedy="give the check the server's API key" if status == 401 else "read the unit's journal",
+                remedy="give the check the server's API key"
+                if answer.status == 401
+                else "read the unit's journal: journalctl -u 'sglang@*'",
             )
         try:
-            answer: dict[str, Any] = json.loads(text)
-        except ValueError as error:
+            return answer.json_object()
+        except AnswerError as error:
             raise OperatorError(
-                "The server's answer is not JSON", found=f"{self.url}{path}: {text[:300]}", expected="JSON"
+                "The server's answer is not a JSON object",
+                found=str(error),
+                expected="a JSON object",
+                remedy="read the unit's journal: journalctl -u 'sglang@*'",
             ) from error
-        return answer
 
-    def _request(self, path: str, *, data: bytes | None = None, key: str | None = None) -> tuple[int, str]:
-        headers = {"Content-Type": "application/json"}
-        key = self.api_key if key is None else key
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(self.url + path, data=data, headers=headers)
+    def _request(
+        self,
+        path: str,
+        *,
+        body: dict[str, Any] | None = None,
+        method: str | None = None,
+        key: str | None = None,
+    ) -> Answer:
         try:
-            with _DIRECT.open(request, timeout=self._timeout_s) as response:
-                return response.status, response.read().decode("utf-8", "replace")
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode("utf-8", "replace")
-        except (OSError, ValueError) as error:
+            return ask(
+                self.url + path,
+                timeout=self._timeout_s,
+                key=self.api_key if key is None else key,
+                body=body,
+                method=method,
+            )
+        except NoAnswerError as error:
             raise OperatorError(
                 "The server does not answer",
-                found=f"{self.url}{path}: {error}",
+                found=str(error),
                 expected=f"an answer within {self._timeout_s:.0f} s",
                 remedy="systemctl status 'sglang@*', and the unit's journal",
             ) from error
+
+
+def _accept_length(states: Any) -> float | None:
+    """The mean over the schedulers that tell one, each of which has a state; None when none does."""
+    told = [state.get("avg_spec_accept_length") for state in _list(states) if isinstance(state, dict)]
+    lengths = [
+        float(length)
+        for length in told
+        if isinstance(length, (int, float)) and not isinstance(length, bool) and 1.0 <= length < math.inf
+    ]
+    return sum(lengths) / len(lengths) if lengths else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
