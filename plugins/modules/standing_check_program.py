@@ -15,7 +15,7 @@ description:
 author: Blackwell SGLang contributors
 options:
   path:
-    description: Where the program is written. Its folder must exist.
+    description: Where the program is written. A missing folder is made.
     type: path
     required: true
 attributes:
@@ -44,6 +44,7 @@ import importlib
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.blackwell.files import replace
 from ansible.module_utils.blackwell.throughput import standing
 from ansible.module_utils.blackwell.throughput.program import application, parts_of
 
@@ -56,12 +57,12 @@ def main() -> None:
     package = importlib.import_module(standing.__name__.rpartition(".throughput.")[0])
     parts = parts_of(package.__name__, standing.__name__)
     content = application(parts, "blackwell.throughput.standing")
-    changed = not path.exists() or path.read_bytes() != content
-    if changed and not module.check_mode:
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.write_bytes(content)
-        fresh.chmod(0o755)
-        fresh.replace(path)
+    try:
+        changed = not path.exists() or path.read_bytes() != content
+        if changed and not module.check_mode:
+            replace(path, content, 0o755)
+    except OSError as error:
+        module.fail_json(msg=f"The program of the standing check could not be written: {error}")
     module.exit_json(changed=changed, parts=sorted(parts))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blackwell.throughput import prompts
+from blackwell.throughput import prompts, standing
 from blackwell.throughput.measure import Sizes, alone
+from blackwell.throughput.record import Record
 from blackwell.throughput.result import Point, Result, Run
 
 from tests.stand_in.client import environment
@@ -82,7 +84,13 @@ class Host:
         )
         (self.folder / "state/eagle3/baseline.json").write_text(json.dumps(baseline.to_json()))
 
-    def check(self, **changes: Any) -> subprocess.CompletedProcess[str]:
+    def check(
+        self,
+        _environment: dict[str, str] | None = None,
+        _isolated: bool = True,
+        _here: pytest.CaptureFixture[str] | None = None,
+        **changes: Any,
+    ) -> subprocess.CompletedProcess[str]:
         settings = {
             "state": str(self.folder / "state"),
             "root": str(self.folder / "opt"),
@@ -119,8 +127,12 @@ class Host:
         }
         path = self.folder / "standing.json"
         path.write_text(json.dumps({**settings, **changes}))
-        command = [sys.executable, "-I", str(self.program), str(path)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+        if _here:
+            status = standing.main([str(path)])
+            return subprocess.CompletedProcess([], status, _here.readouterr().out, "")
+        command = [sys.executable, *(["-I"] if _isolated else []), str(self.program), str(path)]
+        env = {**os.environ, **(_environment or {})}
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=env)
 
     @property
     def kept(self) -> list[Path]:
@@ -129,7 +141,7 @@ class Host:
 
 @pytest.fixture
 def program(tmp_path: Path, run_module: Callable[..., dict[str, Any]]) -> Path:
-    path = tmp_path / "check.pyz"
+    path = tmp_path / "program/check.pyz"
     assert run_module("standing_check_program", {"path": str(path)})["changed"]
     return path
 
@@ -196,10 +208,132 @@ def test_a_server_at_work_is_left_alone(host: Host, work: dict[str, Any]) -> Non
     assert not host.kept
 
 
+def _recorded(host: Host) -> dict[str, Any]:
+    assert len(host.kept) == 1
+    kept = json.loads(host.kept[0].read_text("utf-8"))
+    assert Record.from_json(kept).to_json() == kept
+    verdict: dict[str, Any] = kept["verdict"]
+    return verdict
+
+
 def test_without_a_baseline_there_is_nothing_to_do(host: Host) -> None:
     said = host.check()
     assert said.returncode == 0
     assert "no anchored measurement" in said.stdout
+    verdict = _recorded(host)
+    assert (verdict["outcome"], verdict["accepted"]) == ("undecidable", False)
+    assert "no anchored measurement" in verdict["headline"]
+
+
+DAMAGE = {
+    "empty": b"",
+    "cut off": b'{"release": "0.5',
+    "no object": b"[1]",
+    "other fields": b'{"schema": 1}',
+    "other types": b'{"release": 5, "deployment": ["d-1"], "profile": null, "id": 1, "schema": 1, "points": 7}',
+    "no text": b"\xff\xfe\x00",
+    "too deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "etc/accepted.json",
+        f"opt/releases/{RELEASE['id']}/manifest.json",
+        "state/eagle3/baseline.json",
+        "etc/d-1/eagle3.yaml",
+    ],
+)
+def test_what_is_damaged_on_the_host_makes_the_check_undecidable(
+    host: Host, path: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.set_baseline(1)
+    (host.folder / path).write_bytes(DAMAGE[damage])
+    said = host.check(_here=capsys)
+    assert said.returncode == 1
+    assert said.stderr == ""
+    assert str(host.folder / path) in said.stdout and "To mend it" in said.stdout
+    verdict = _recorded(host)
+    assert verdict["outcome"] == "undecidable"
+    assert str(host.folder / path) in verdict["headline"]
+
+
+@pytest.mark.parametrize("path", ["etc/accepted.json", f"opt/releases/{RELEASE['id']}/manifest.json"])
+def test_what_is_missing_on_the_host_makes_the_check_undecidable(host: Host, path: str) -> None:
+    host.set_baseline(1)
+    (host.folder / path).unlink()
+    said = host.check()
+    assert (said.returncode, said.stderr) == (1, "")
+    assert _recorded(host)["outcome"] == "undecidable"
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        {"decode_tok_s": "fast"},
+        {"decode_tok_s": float("nan")},
+        {"valid": "yes"},
+        {"failures": None},
+        {"invalid_because": "busy"},
+        {"gpu": {"clock_mhz": "high"}},
+        {"colour": "red"},
+    ],
+)
+def test_an_anchor_with_a_figure_that_is_none_is_named(
+    host: Host, figure: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.set_baseline(1)
+    path = host.folder / "state/eagle3/baseline.json"
+    content = json.loads(path.read_text("utf-8"))
+    content["points"][0]["runs"][3].update(figure)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    said = host.check(_here=capsys)
+    assert (said.returncode, said.stderr) == (1, "")
+    assert str(path) in said.stdout and next(iter(figure)) in said.stdout
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"state": 5}', b'{"state": "/nowhere", "config_directory": 1}']
+)
+def test_damaged_settings_are_named(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "standing.json"
+    path.write_bytes(content)
+    assert standing.main([str(path)]) == 1
+    said = capsys.readouterr().out
+    assert str(path) in said and "run site.yml" in said
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/server_info", "/generate", "/v1/chat/completions", "/flush_cache"]
+)
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_told(host: Host, path: str) -> None:
+    host.set_baseline(1)
+    host.server.change(breaks_off=path)
+    said = host.check()
+    assert (said.returncode, said.stderr) == (1, "")
+    assert "in the middle of the answer" in said.stdout
+
+
+def test_a_server_whose_count_of_requests_is_no_number_is_not_taken_for_idle(host: Host) -> None:
+    host.set_baseline(1)
+    host.server.change(nan_counter="num_requests_total", others_end=1)
+    said = host.check()
+    assert (said.returncode, said.stderr) == (1, "")
+    assert "num_requests_total" in said.stdout
+
+
+def test_what_the_server_says_is_printed_in_any_locale(host: Host) -> None:
+    host.set_baseline(1)
+    host.server.change(tool_choice={"message": {"tool_calls": None, "content": "→ \ud800 ä"}})
+    said = host.check(
+        _environment={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, _isolated=False
+    )
+    assert (said.returncode, said.stderr) == (1, "")
+    assert "no tool was called" in said.stdout
 
 
 def test_a_host_without_an_accepted_server_is_told_what_to_do(host: Host) -> None:
@@ -245,12 +379,12 @@ def test_a_full_disk_is_told(host: Host) -> None:
     assert "standing" in said.stdout and "Traceback" not in said.stderr
 
 
-def test_old_checks_go(host: Host) -> None:
-    host.set_baseline(1)
+@pytest.mark.parametrize(("keep", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 4)])
+def test_old_checks_go(host: Host, keep: int, kept: int, capsys: pytest.CaptureFixture[str]) -> None:
     folder = host.folder / "state/standing"
     folder.mkdir()
     for day in (1, 2, 3):
         (folder / f"2025-01-0{day}T000000Z-eagle3.json").write_text("{}")
-    host.check()
-    assert len(host.kept) == 2
-    assert host.kept[0].name.startswith("2025-01-03")
+    host.check(keep=keep, _here=capsys)
+    assert len(host.kept) == kept
+    assert [path.name[:10] for path in host.kept[:-1]] == [f"2025-01-0{day}" for day in range(5 - kept, 4)]

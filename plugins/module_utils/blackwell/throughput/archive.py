@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OperatorError
+from ..files import replace
+from ..json_reader import read_object
 from .compare import compare
 from .record import Record
 from .report import render
@@ -80,10 +81,7 @@ def plan(folder: Path, records: Sequence[Mapping[str, Any]], compared: Sequence[
 def write(planned: Plan) -> None:
     """Write the files of a plan, each whole or not at all."""
     for path, text in planned.files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(path.name + ".new")
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
+        replace(path, text)
 
 
 def _folder_name(host: str) -> str:
@@ -92,16 +90,18 @@ def _folder_name(host: str) -> str:
 
 
 def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
+    return path.is_file() and path.read_bytes() == text.encode()
 
 
 def _read(path: Path) -> Record:
+    remedy = "move it out of the folder"
+    content = read_object(path, remedy=remedy)
     try:
-        return Record.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        return Record.from_json(content)
+    except ValueError as error:
         raise OperatorError(
             f"The stored check {path} cannot be read",
             found=str(error),
             expected="a file that this project wrote",
-            remedy="move it out of the folder",
+            remedy=remedy,
         ) from error

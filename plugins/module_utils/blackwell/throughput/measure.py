@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import files
 from ..errors import OperatorError
+from ..json_reader import read_object
 from .bench import AllFailed, Bench, BenchTimeout, Load
 from .figures import Limits, Seen, run_of
 from .gpu import Sampler
@@ -279,16 +280,18 @@ def load_result(path: Path) -> Result | None:
     Raises:
         OperatorError: the file is not a result, as when it was cut off.
     """
-    try:
-        return Result.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    remedy = "remove the file; what it said is measured again"
+    content = read_object(path, remedy=remedy)
+    try:
+        return Result.from_json(content)
+    except ValueError as error:
         raise OperatorError(
             "A stored result cannot be read",
-            found=f"{path}: {type(error).__name__}: {error}",
+            found=f"{path}: {error}",
             expected="what an earlier check wrote",
-            remedy="remove the file; what it said is measured again",
+            remedy=remedy,
         ) from error
 
 

@@ -49,6 +49,21 @@ class PromptSet:
         return ordered[:count]
 
 
+def _prompt(line: bytes, place: str) -> Prompt:
+    try:
+        prompt = Prompt(**json.loads(line))
+        if not all(isinstance(value, str) for value in (prompt.id, prompt.kind, prompt.text)):
+            raise TypeError("a value is no text")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise OperatorError(
+            "The prompt file has a line that is not a prompt",
+            found=f"{place}: {error}",
+            expected='{"id": ..., "kind": ..., "text": ...}',
+            remedy="correct throughput_check_prompts, and run site.yml, which copies it to the host",
+        ) from error
+    return prompt
+
+
 def load(path: Path) -> PromptSet:
     """Read a prompt file: one JSON object a line, with ``id``, ``kind`` and ``text``.
 
@@ -59,18 +74,15 @@ def load(path: Path) -> PromptSet:
         content = path.read_bytes()
     except OSError as error:
         raise OperatorError(
-            "The prompt file cannot be read", found=str(error), expected="a readable JSON lines file"
+            "The prompt file cannot be read",
+            found=str(error),
+            expected="a readable JSON lines file",
+            remedy="run site.yml, which copies throughput_check_prompts to the host",
         ) from error
-    prompts = []
-    for number, line in enumerate(content.decode("utf-8").splitlines(), start=1):
-        try:
-            prompts.append(Prompt(**json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise OperatorError(
-                "The prompt file has a line that is not a prompt",
-                found=f"{path}:{number}: {error}",
-                expected='{"id": ..., "kind": ..., "text": ...}',
-            ) from error
+    prompts = [
+        _prompt(line, f"{path}:{number}")
+        for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1)
+    ]
     repeated = {prompt.id for prompt in prompts if [other.id for other in prompts].count(prompt.id) > 1}
     if repeated:
         raise OperatorError(

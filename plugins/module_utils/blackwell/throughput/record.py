@@ -42,11 +42,14 @@ class Record:
             raise ValueError(f"throughput record has schema {data['schema']!r}, expected {SCHEMA}")
         if not isinstance(data.get("result"), dict):
             raise ValueError("throughput record has no result")
-        return cls(
-            result=Result.from_json(data["result"]),
-            verdict=Verdict.from_json(data["verdict"]) if data.get("verdict") else None,
-            choice=Choice.from_json(data["choice"]) if data.get("choice") else None,
-        )
+        try:
+            return cls(
+                result=Result.from_json(data["result"]),
+                verdict=Verdict.from_json(data["verdict"]) if data.get("verdict") else None,
+                choice=Choice.from_json(data["choice"]) if data.get("choice") else None,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"throughput record: {type(error).__name__}: {error}") from error
 
     def text(self) -> str:
         """The record as it is stored: stable, one value a line."""

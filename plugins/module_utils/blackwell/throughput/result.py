@@ -6,6 +6,8 @@ times in seconds unless a name says ``_ms``; a figure that could not be had is `
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -116,23 +118,53 @@ class Result:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            ValueError: another schema version, or a field that is missing or unknown.
+            ValueError: another schema version, or a field that is missing, unknown or of another type.
         """
         if data.get("schema") != SCHEMA:
             raise ValueError(f"throughput result has schema {data.get('schema')!r}, expected {SCHEMA}")
         points = [
-            _build(Point, {**point, "runs": [_build(Run, run) for run in point["runs"]]})
-            for point in data["points"]
+            _build(
+                Point, {**point, "runs": [_build(Run, run) for run in _objects(point.get("runs"), "runs")]}
+            )
+            for point in _objects(data.get("points"), "points")
         ]
         result: Result = _build(cls, {**data, "points": points})
         return result
 
 
+def _objects(value: Any, name: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ValueError(f"{name} is no list of objects")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# What a stored value of each declared type looks like. A figure that is no number would be compared all the same.
+_LOOKS: dict[str, Callable[[Any], bool]] = {
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "float": _is_number,
+    "float | None": lambda value: value is None or _is_number(value),
+    "str": lambda value: isinstance(value, str),
+    "list[str]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "list[Run]": lambda value: isinstance(value, list),
+    "list[Point]": lambda value: isinstance(value, list),
+    "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+}
+
+
 def _build(kind: Any, data: dict[str, Any]) -> Any:
-    known = {item.name for item in fields(kind)}
-    unknown = sorted(set(data) - known)
+    types = {item.name: str(item.type) for item in fields(kind)}
+    unknown = sorted(set(data) - set(types))
     if unknown:
         raise ValueError(f"{kind.__name__}: unknown field(s) {', '.join(unknown)}")
+    for name, value in data.items():
+        if not _LOOKS[types[name]](value):
+            raise ValueError(f"{kind.__name__}: {name} is {value!r:.60}, expected {types[name]}")
     try:
         return kind(**data)
     except TypeError as error:

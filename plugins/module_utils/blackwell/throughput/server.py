@@ -65,6 +65,8 @@ class Server:
         """
         try:
             arguments = read_config(config.read_text(encoding="utf-8"))
+            if not isinstance(arguments.get("port"), int):
+                raise ValueError("it names no port")
         except (OSError, ValueError) as error:
             raise OperatorError(
                 "The configuration of the server cannot be read",
