@@ -4,27 +4,34 @@
 
 from __future__ import annotations
 
-import base64
+import os
+import shlex
 import time
+import uuid
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 display = Display()
 
-# A measurement may take an hour. This only ends one that nobody waits for any more.
+# A measurement may take an hour. One that nobody waits for any more ends by itself, long before this.
 LONGEST = 24 * 3600
 LOOK_EVERY = 5.0
+# By then the measurement has ended for want of somebody who waits for it.
+LONGEST_SILENCE = 45.0
 
 
 class ActionModule(ActionBase):
     """Runs the module in the background and prints what it says of its runs, which a module cannot.
 
-    That it goes on when the connection is lost for a moment comes with it.
+    That it goes on when the connection is lost for a moment comes with it. Each look tells the module that somebody
+    still waits.
     """
 
     TRANSFERS_FILES = False
+    _OF_THE_JOB = ("ansible_job_id", "finished", "started", "results_file")
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
@@ -33,29 +40,43 @@ class ActionModule(ActionBase):
         if self._task.check_mode or not progress:
             result: dict[str, Any] = self._execute_module(task_vars=task_vars)
             return result
-        host = task_vars.get("inventory_hostname", "host")
-        job = self._start(task_vars)
-        said = ""
+        play, parent = uuid.uuid4().hex, os.getppid()
+        job = self._start(play, task_vars)
+        said, heard = "", time.monotonic()
         while job.get("ansible_job_id") and not (job.get("finished") or job.get("failed")):
             time.sleep(LOOK_EVERY)
-            read = self._execute_module(
-                module_name="ansible.legacy.slurp", module_args={"src": progress}, task_vars=task_vars
-            )
-            line = base64.b64decode(read.get("content", "")).decode("utf-8", "replace").strip()
+            if os.getppid() != parent:
+                # This worker would go on for its play, which was killed.
+                raise AnsibleError("The play has ended, so nobody waits for the measurement.")
+            try:
+                line = self._look(progress, play)
+                job = {**job, **self._status(job["ansible_job_id"], "status", task_vars)}
+            except AnsibleConnectionFailure:
+                if time.monotonic() - heard > LONGEST_SILENCE:
+                    raise
+                continue
+            heard = time.monotonic()
             if line and line != said:
-                display.display(f"{host}: {line}", color="bright gray")
+                display.display(f"{task_vars.get('inventory_hostname', 'host')}: {line}", color="bright gray")
                 said = line
-            job = {**job, **self._status(job["ansible_job_id"], "status", task_vars)}
         if job.get("ansible_job_id"):
             self._status(job["ansible_job_id"], "cleanup", task_vars)
         return {name: value for name, value in job.items() if name not in self._OF_THE_JOB}
 
-    _OF_THE_JOB = ("ansible_job_id", "finished", "started", "results_file")
+    def _look(self, progress: str, play: str) -> str:
+        """What the measurement said last. It hears of it that the play still waits."""
+        beat = shlex.quote(f"{progress}.{play}.beat")
+        read = self._low_level_execute_command(f"touch -c {beat}; cat {shlex.quote(progress)}")
+        lines = str(read.get("stdout", "")).strip().splitlines()
+        return lines[-1] if lines and read.get("rc") == 0 else ""
 
-    def _start(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+    def _start(self, play: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         self._task.async_val = LONGEST
+        arguments = {**self._task.args, "play": play}
         try:
-            job: dict[str, Any] = self._execute_module(task_vars=task_vars, wrap_async=True)
+            job: dict[str, Any] = self._execute_module(
+                module_args=arguments, task_vars=task_vars, wrap_async=True
+            )
         finally:
             self._task.async_val = 0
         return job

@@ -137,11 +137,29 @@ options:
     description: The program that samples the GPUs. Where it is not found, nothing is sampled.
     type: str
     default: nvidia-smi
+  uuids:
+    description:
+      - The GPUs that count, by UUID. Empty for all. With them a run whose GPUs could not be watched does not count,
+        even where there is no C(nvidia_smi).
+    type: list
+    elements: str
+    default: []
   progress:
     description:
       - A file on the host in which the last thing that happened is kept, one line. With it the measurement runs in the
-        background, the play shows these lines, and a lost connection does not end it.
+        background, the play shows these lines, and a connection that is lost for a moment does not end it.
     type: path
+  play:
+    description:
+      - A name of the play that nothing else has. The action plugin gives one, and touches the file
+        C(<progress>.<play>.beat) whenever it looks at C(progress).
+    type: str
+  patience:
+    description:
+      - For how long the play may not touch that file, in seconds, before the measurement ends by itself. A play that
+        was killed leaves nothing behind.
+    type: float
+    default: 45
   canary:
     description: What M(correctness_canary) returned, to be kept in the result.
     type: dict
@@ -235,7 +253,10 @@ def main() -> None:
             "user": {"type": "str", "default": ""},
             "environment": {"type": "dict", "default": {}},
             "nvidia_smi": {"type": "str", "default": "nvidia-smi"},
+            "uuids": {"type": "list", "elements": "str", "default": []},
             "progress": {"type": "path"},
+            "play": {"type": "str"},
+            "patience": {"type": "float", "default": 45.0},
             "canary": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from blackwell.errors import OperatorError
 from blackwell.throughput import measure, prompts, result
+from blackwell.throughput.alone import alone
 from blackwell.throughput.bench import Bench
 from blackwell.throughput.figures import Limits
 from blackwell.throughput.gpu import Sampler
@@ -198,12 +199,12 @@ def test_two_checks_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     config = tmp_path / "eagle3.yaml"
     config.write_text("port: 30000\n")
     with (
-        measure.alone(config, 0.0),
+        alone(config, 0.0),
         pytest.raises(ServerBusy, match="one check at a time"),
-        measure.alone(config, 0.3),
+        alone(config, 0.3),
     ):
         pass
-    with measure.alone(config, 0.0):
+    with alone(config, 0.0):
         pass
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from blackwell.throughput import prompts, standing
-from blackwell.throughput.measure import Sizes, alone
+from blackwell.throughput.alone import alone
+from blackwell.throughput.measure import Sizes
 from blackwell.throughput.record import Record
 from blackwell.throughput.result import Point, Result, Run
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import itertools
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 from .. import files
 from ..errors import OperatorError
 from ..json_reader import read_object
+from .alone import alone, end_forgotten, heard
 from .bench import AllFailed, Bench, BenchTimeout, Load
 from .figures import Limits, Seen, run_of
 from .gpu import Sampler
@@ -23,7 +22,7 @@ from .judge import need_more_runs, point_name, require_comparable
 from .policy import SPECULATIVE_PROFILE, Policy
 from .prompts import PromptSet, load
 from .result import FAILURES, LONG, MISSING, STANDARD, TIMEOUT, Point, Result, Run
-from .server import Server, ServerBusy
+from .server import Server
 
 # Asked at a point that has enough runs to be looked at: how many more before the next look, 0 for enough.
 MoreRuns = Callable[[Point], int]
@@ -295,35 +294,6 @@ def load_result(path: Path) -> Result | None:
         ) from error
 
 
-@contextmanager
-def alone(config: Path, limit_s: float) -> Iterator[None]:
-    """Keep other checks of this server out: two at once would each be the other's foreign load.
-
-    The lock is on the file that the server was started with, which every check can open.
-
-    Raises:
-        ServerBusy: another check was there for all of ``limit_s`` seconds.
-        OperatorError: there is no such file.
-    """
-    Server.of_deployment(config)  # Says what to do where there is none.
-    deadline = time.monotonic() + limit_s
-    with config.open(encoding="utf-8") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ServerBusy(
-                        "Another check measures this server",
-                        found=f"{config} is locked, for {limit_s:.0f} s now",
-                        expected="one check at a time",
-                        remedy="wait for it; systemctl status sglang-throughput.service shows the standing one",
-                    ) from None
-                time.sleep(0.2)
-        yield
-
-
 def _has_load(result: Result, plan: Plan, prompts_sha256: str) -> bool:
     its = (result.fingerprint, result.prompts_sha256, result.client, result.conditions.get("load"))
     return its == (plan.fingerprint, prompts_sha256, plan.client(), plan.load())
@@ -385,18 +355,26 @@ def take(settings: Mapping[str, Any], *, dry: bool = False) -> Taken:
         other = compared.point(point.concurrency, point.prompts) if compared else None
         return need_more_runs(point, other, policy, plan.profile)
 
+    progress = Path(settings["progress"]) if settings["progress"] else None
+
     def say(line: str) -> None:
-        if settings["progress"]:
-            Path(settings["progress"]).write_text(line + "\n", encoding="utf-8")
+        if progress:
+            progress.write_text(line + "\n", encoding="utf-8")
 
     say("starting")
+    if progress:
+        end_forgotten(progress)
     server = Server.of_deployment(Path(settings["config"]))
     python, user = str(settings["release"]["python"]), settings["user"]
-    with alone(Path(settings["config"]), settings["idle_timeout"]):
+    with ExitStack() as stack:
+        stack.enter_context(alone(Path(settings["config"]), settings["idle_timeout"]))
+        if progress and settings.get("play"):
+            stack.enter_context(heard(progress, settings["play"], settings["patience"]))
         tokenizer = settings["tokenizer"] or server.info().tokenizer_path
-        with Bench(python, server.url, server.api_key, tokenizer, user, settings["environment"]) as bench:
-            sampler = Sampler(settings["nvidia_smi"], settings.get("uuids") or ())
-            result = measure(plan, prompts, server, bench, sampler, more_runs, settings["canary"], say)
+        bench = Bench(python, server.url, server.api_key, tokenizer, user, settings["environment"])
+        stack.enter_context(bench)
+        sampler = Sampler(settings["nvidia_smi"], settings.get("uuids") or ())
+        result = measure(plan, prompts, server, bench, sampler, more_runs, settings["canary"], say)
     return Taken(result, True, baseline, client_changed)
 
 
