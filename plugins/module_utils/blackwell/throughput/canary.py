@@ -309,7 +309,7 @@ def _repeated_prefix(server: Server, prompts: Sequence[Prompt]) -> str:
     for said in answers:
         fault = fault_of(_text(said, "text"))
         if fault:
-            raise _Wrong(f"{fault}: {_short(said['text'])}")
+            raise _Wrong(f"{fault}: {_short(said.get('text'))}")
     meta = _meta(answers[1])
     cached, asked = meta.get("cached_tokens", "unknown"), meta.get("prompt_tokens", "unknown")
     return f"answered twice; of {_short(asked)} prompt tokens from the cache: {_short(cached)}"
