@@ -20,6 +20,7 @@ import json
 import math
 import random
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -97,6 +98,9 @@ class State:
         self.decode_passes = 0.0
         self.graph_passes = 0.0
         self.seen: dict[str, int] = {}
+        # What SGLang logs as "gen throughput": tokens of decode passes over the time since the line before.
+        self.logged: list[float] = []
+        self.last_line = [0.0, 0.0]
         self.reset_accept_length()
 
     def reset_accept_length(self) -> None:
@@ -114,6 +118,9 @@ class State:
         self.interval[1] += 1
         self.interval_passes += share
         if self.interval_passes >= LOG_INTERVAL - 1e-9:
+            now, (tokens_then, then) = time.monotonic(), self.last_line
+            self.logged.append((self.decode_tokens - tokens_then) / (now - then))
+            self.last_line = [self.decode_tokens, now]
             self.total = [self.total[0] + self.interval[0], self.total[1] + self.interval[1]]
             self.interval, self.interval_passes = [0.0, 0.0], 0.0
 

@@ -273,6 +273,26 @@ def test_eager_passes_are_seen(bed: Bed) -> None:
     assert bed.measure(make_plan()).points[0].runs[0].graph_share == 0.0
 
 
+def test_decode_leaves_out_the_prefill_that_the_log_of_the_server_has_in_it() -> None:
+    """Requests come one by one, so some lines of SGLang's log span the prefill of the next prompt."""
+    with make_bed(replace(QUICK, ttft_s=0.3, step_s=0.01)) as bed:
+        # A line of the log is 40 passes, a request 80.
+        run = (
+            bed.measure(make_plan(PointPlan(1, result.LONG), output_tokens=241, sizes=Sizes(4, 2, 4)))
+            .points[0]
+            .runs[0]
+        )
+        # Of the run, without its first request, whose first line spans the time since the warm-up.
+        logged = bed.server.state.logged[-6:]
+    assert run.valid and run.decode_tok_s and run.ttft_s
+    assert run.decode_tok_s == pytest.approx(300, rel=0.05)
+    assert max(logged) == pytest.approx(300, rel=0.05)
+    # 120 tokens in 0.4 s, and in every second line in 0.4 s and the time to the first token.
+    seen_by_log = len(logged) / sum(1 / rate for rate in logged)
+    assert seen_by_log == pytest.approx(240 / (240 / run.decode_tok_s + run.ttft_s), rel=0.05)
+    assert seen_by_log < 0.8 * run.decode_tok_s
+
+
 def test_a_disturbed_run_is_repeated_and_not_averaged(bed: Bed) -> None:
     class DisturbedOnce(Server):
         flushes = 0
