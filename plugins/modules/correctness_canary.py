@@ -137,7 +137,7 @@ def main() -> None:
     path = Path(given["transcript"])
     text = json.dumps(asdict(canary.transcript), indent=1) + "\n"
     try:
-        changed = not path.exists() or path.read_text("utf-8") != text
+        changed = not path.exists() or path.read_bytes() != text.encode()
         if changed:
             replace(path, text)
     except OSError as error:

@@ -54,7 +54,8 @@ def test_a_server_that_answers_well_passes_every_check(ask: Callable[..., dict[s
 
 
 def test_the_transcript_is_written_once(ask: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    ask()
+    (tmp_path / "transcript.json").write_bytes(b"\xff, cut off")
+    assert ask()["changed"]
     kept = Transcript(**json.loads((tmp_path / "transcript.json").read_text("utf-8")))
     assert [len(tokens) for tokens in kept.tokens.values()] == [28, 28, 28]
     assert not ask()["changed"]
