@@ -10,8 +10,9 @@ DOCUMENTATION = r"""
 module: throughput_choice
 short_description: Choose the profile that serves on a host, or read which one was chosen
 description:
-  - Given what was measured of both profiles, chooses the faster one and keeps the choice on the host; a tie goes to
-    C(baseline). A profile that M(throughput_judge) did not accept does not serve, however fast it is.
+  - Given what was measured of both profiles, chooses the one that is faster over all points, each with its weight, and
+    keeps the choice on the host; a tie goes to C(baseline). What that gives up is said. A profile that
+    M(throughput_judge) did not accept does not serve, however fast it is.
   - Given no results, returns the choice that is kept, if it was made on a host with this fingerprint.
   - How it chooses is in C(docs/judge.md).
 author: Blackwell SGLang contributors
@@ -41,7 +42,7 @@ options:
     type: dict
     suboptions: *measured
   policy:
-    description: The policy of the judge.
+    description: The policy of the judge. Its C(weights) say how much each point counts.
     type: dict
     default: {}
 attributes:
@@ -70,9 +71,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 choice:
-  description: C(release), C(profile), C(reason), C(crossover) and C(steps); empty where nothing was chosen yet.
+  description: >-
+    C(release), C(profile), C(reason), C(crossover), C(steps), C(gain), C(low), C(high) and C(given_up); empty where
+    nothing was chosen yet.
   returned: success
   type: dict
+outdated:
+  description: >-
+    How the weights of the kept choice differ from those of the policy, and how to choose anew; empty where they do not.
+  returned: success
+  type: str
 lines:
   description: Both profiles side by side, and which one serves.
   returned: success
@@ -84,7 +92,12 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.throughput.choice import choose_profile, store_choice, stored_choice
+from ansible.module_utils.blackwell.throughput.choice import (
+    choose_profile,
+    outdated,
+    store_choice,
+    stored_choice,
+)
 from ansible.module_utils.blackwell.throughput.policy import Policy
 from ansible.module_utils.blackwell.throughput.result import Result
 from ansible.module_utils.blackwell.throughput.table import choice_lines
@@ -108,21 +121,26 @@ def main() -> None:
     )
     given = module.params
     path = Path(given["path"])
+    stale = ""
     try:
+        policy = Policy.from_dict(given["policy"])
         before = stored_choice(path, given["fingerprint"])
         choice = before
         if given["eagle3"]:
             measured = {profile: given[profile] for profile in ("eagle3", "baseline")}
             refused = {profile: said["refused"] for profile, said in measured.items() if said["refused"]}
             speculative, plain = (Result.from_json(said["result"]) for said in measured.values())
-            choice = choose_profile(speculative, plain, Policy.from_dict(given["policy"]), refused)
+            choice = choose_profile(speculative, plain, policy, refused)
             if choice != before and not module.check_mode:
                 store_choice(path, given["fingerprint"], choice)
+        elif choice and given["policy"] and (differing := outdated(choice, policy)):
+            stale = f"{differing}. To choose anew: rm {path} on the host, and roll out again (site.yml)."
     except (OperatorError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=choice != before,
         choice=choice.to_json() if choice else {},
+        outdated=stale,
         lines=choice_lines(choice) if choice else [],
     )
 

@@ -31,8 +31,8 @@ options:
   policy:
     description: >-
       What a release has to keep. Keys are C(margin), C(margins), C(floors), C(min_runs), C(max_runs),
-      C(error_rate), C(max_failure_share), C(min_accept_length), C(min_graph_share), and
-      C(accept_undecidable). What is absent has its default.
+      C(error_rate), C(max_failure_share), C(min_accept_length), C(drafting_margin), C(min_graph_share),
+      C(weights), which only M(throughput_choice) reads, and C(accept_undecidable). What is absent has its default.
     type: dict
     default: {}
 attributes:
@@ -52,7 +52,6 @@ EXAMPLES = r"""
     result: "{{ measured.result }}"
     baseline: "{{ baseline }}"
     policy:
-      margin: 0.05
       max_runs: 20
   register: judged
 

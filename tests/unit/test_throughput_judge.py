@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from blackwell.errors import OperatorError
@@ -23,7 +24,7 @@ from blackwell.throughput.intervals import (
     runs_to_decide,
 )
 from blackwell.throughput.judge import BaselineRefused, judge, judge_aba, need_more_runs
-from blackwell.throughput.policy import Policy
+from blackwell.throughput.policy import JUDGED, Policy
 from blackwell.throughput.result import Point, Result
 from blackwell.throughput.verdict import Verdict
 
@@ -32,6 +33,20 @@ from tests.unit.throughput_results import BUSY, make_point, make_result, make_ru
 BASELINE = make_result(seed=1)
 POLICY = Policy()
 PLAIN: dict[str, Any] = {"identity": {"profile": "baseline"}, "plain": True}
+
+
+def profiles(gains: dict[str, float], runs: int = 20) -> tuple[Result, Result]:
+    """Results of both profiles with these ratios of decode speed, by point as an inventory writes it."""
+    fast, plain = [], []
+    for name, gain in gains.items():
+        concurrency, _, kind = name.partition("/")
+        prompts = kind or "standard"
+        fast.append(make_point(int(concurrency), runs, seed=1, speed=gain, prompts=prompts))
+        plain.append(make_point(int(concurrency), runs, seed=2, plain=True, prompts=prompts))
+    return (
+        make_result(identity={"points": fast}),
+        make_result(identity={"points": plain, "profile": "baseline"}),
+    )
 
 
 def worse(result: Result, **changes: Any) -> Result:
@@ -176,6 +191,160 @@ class TestCulprit:
         before = make_result(seed=1, plain=True, identity=plain)
         verdict = judge(make_result(runs=7, seed=2, plain=True, identity=plain), before, POLICY)
         assert verdict.outcome == "pass"
+
+
+def drafting(
+    lengths: dict[int, float], runs: int = 5, noise: float = 0.003, prompts: str = "standard"
+) -> Result:
+    """A result with these accept lengths by requests at once."""
+    points = []
+    for concurrency, length in lengths.items():
+        rng = random.Random(f"{concurrency} {length}")
+        made = [
+            make_run(rng, concurrency, accept_length=length * math.exp(rng.gauss(0, noise)))
+            for _ in range(runs)
+        ]
+        points.append(Point(concurrency, made, prompts))
+    return make_result(identity={"points": points})
+
+
+EVERYWHERE = Policy(
+    floors={"eagle3": {at: {"decode_tok_s": 1} for at in ("1", "2", "4", "8", "1/long", "4/long")}}
+)
+NAME = "drafting gets worse with more requests"
+
+
+class TestDrafting:
+    """How many ask at once hardly matters to a drafter. Figures: one H200, spec v2 as published and mended."""
+
+    SPOILED: ClassVar = {1: 2.985, 2: 2.674, 4: 2.286, 8: 2.054}
+    MENDED: ClassVar = {1: 2.985, 2: 2.985, 4: 2.985, 8: 3.032}
+
+    @pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
+    @pytest.mark.parametrize("points", [(1, 2, 4, 8), (1, 8), (1, 4), (1, 2), (4, 1)])
+    def test_a_fall_fails_by_name_and_without_one_it_passes(
+        self, points: tuple[int, ...], noise: float
+    ) -> None:
+        spoiled = judge(drafting({at: self.SPOILED[at] for at in points}, noise=noise), None, EVERYWHERE)
+        assert (spoiled.outcome, spoiled.culprits[0].name) == ("fail", NAME)
+        mended = judge(drafting({at: self.MENDED[at] for at in points}, noise=noise), None, EVERYWHERE)
+        assert (mended.outcome, mended.culprits) == ("pass", [])
+
+    def test_an_anchor_with_the_same_fall_is_no_excuse(self) -> None:
+        anchor = drafting(self.SPOILED, runs=20)
+        verdict = judge(drafting(self.SPOILED), anchor, POLICY)
+        assert (verdict.outcome, verdict.accepted, verdict.culprits[0].name) == ("fail", False, NAME)
+        assert "eagle3_server_enable_spec_v2" in verdict.headline
+
+    def test_an_accepted_release_with_a_fall_can_be_left(self) -> None:
+        """Neither a plain upgrade nor an A-B-A holds the fault of the old release against the new one."""
+        old, new = drafting(self.SPOILED, runs=20), drafting(self.MENDED)
+        assert judge(new, old, POLICY).outcome == "pass"
+        assert judge_aba(old, new, old, POLICY).outcome == "pass"
+
+    def test_what_other_prompts_explain_is_none(self) -> None:
+        assert judge(drafting({1: 2.985, 8: 2.85}), None, EVERYWHERE).outcome == "pass"
+
+    def test_a_fall_at_the_margin_is_undecidable_and_noise_to_the_policy(self) -> None:
+        near = drafting({1: 3.0, 8: 3.0 * 0.92}, noise=0.01)
+        assert judge(near, None, EVERYWHERE).outcome == "undecidable"
+        tolerant = dataclasses.replace(EVERYWHERE, accept_undecidable=True)
+        assert judge(near, None, tolerant).accepted
+
+    def test_the_margin_is_the_inventory_s(self) -> None:
+        wide = Policy.from_dict({"floors": EVERYWHERE.floors, "drafting_margin": "0.4"})
+        assert judge(drafting(self.SPOILED), None, wide).outcome == "pass"
+
+    def test_long_prompts_are_held_against_long_ones(self) -> None:
+        short, window = drafting({1: 2.985}), drafting({1: 1.33, 4: 1.32}, prompts="long")
+        both = make_result(identity={"points": [*short.points, *window.points]})
+        assert judge(both, None, EVERYWHERE).outcome == "pass"
+        fallen = drafting({1: 1.9, 4: 1.4}, prompts="long")
+        both = make_result(identity={"points": [*short.points, *fallen.points]})
+        verdict = judge(both, None, EVERYWHERE)
+        assert (verdict.outcome, verdict.culprits[0].name) == ("fail", NAME)
+
+    def test_without_speculation_there_is_nothing_to_fall(self) -> None:
+        plain = dataclasses.replace(drafting({1: 1.0, 8: 0.8}), profile="baseline")
+        floors = Policy(floors={"baseline": {"1": {"decode_tok_s": 1}, "8": {"decode_tok_s": 1}}})
+        assert judge(plain, None, floors).outcome == "pass"
+
+    def test_too_few_runs_at_one_point_are_told_as_that(self) -> None:
+        result = drafting(self.SPOILED)
+        few = [dataclasses.replace(point, runs=point.runs[:2]) for point in result.points[1:]]
+        verdict = judge(dataclasses.replace(result, points=[result.points[0], *few]), None, EVERYWHERE)
+        assert verdict.outcome == "undecidable"
+        assert "only 2 valid runs" in verdict.headline
+
+
+class TestEveryPoint:
+    """No pass while a point was not judged."""
+
+    @pytest.mark.parametrize("extra", [(8, "standard"), (2, "standard"), (1, "long"), (8, "long")])
+    @pytest.mark.parametrize("speed", [1.0, 0.05])
+    def test_a_point_that_the_anchor_lacks_is_undecidable_by_name(
+        self, extra: tuple[int, str], speed: float
+    ) -> None:
+        concurrency, prompts = extra
+        more = make_point(concurrency, 5, prompts=prompts, speed=speed)
+        candidate = make_result(5, seed=2, identity={"points": [make_point(1, 5, 2), more]})
+        anchor = make_result(seed=1, concurrency=(1,))
+        for policy in (
+            POLICY,
+            Policy(accept_undecidable=True),
+            Policy(floors={"baseline": {"8": {"ttft_s": 1}}}),
+        ):
+            verdict = judge(candidate, anchor, policy)
+            assert (verdict.outcome, verdict.accepted) == ("undecidable", False)
+            assert "as good as" not in verdict.headline
+        key = str(concurrency) if prompts == "standard" else f"{concurrency}/{prompts}"
+        assert "throughput_check_floors" in verdict.headline and f'"{key}"' in verdict.headline
+
+    def test_the_same_number_of_requests_with_other_prompts_is_another_point(self) -> None:
+        anchor = make_result(identity={"points": [make_point(1, prompts="long")]})
+        verdict = judge(make_result(5, concurrency=(1,)), anchor, POLICY)
+        assert verdict.outcome == "fail"
+        assert {f.outcome for f in verdict.findings} == {"fail", "undecidable"}
+
+    def test_a_floor_judges_what_the_anchor_lacks(self) -> None:
+        anchor = make_result(seed=1, concurrency=(1,))
+        floors = Policy(floors={"eagle3": {"8": {"decode_tok_s": 40}}})
+        good = judge(make_result(5, seed=2), anchor, floors)
+        assert good.outcome == "pass" and "floors at 8 requests" in good.headline
+        points = [make_point(1, 5, 2), make_point(8, 5, 2, speed=0.05)]
+        assert judge(make_result(identity={"points": points}), anchor, floors).outcome == "fail"
+
+    def test_the_first_result_of_a_host_is_no_pass_where_a_point_has_no_floor(self) -> None:
+        floors = Policy(floors={"eagle3": {"1": {"decode_tok_s": 80}}})
+        verdict = judge(make_result(5), None, floors)
+        # It becomes the anchor: a floor has shown that the server is not broken.
+        assert (verdict.outcome, verdict.accepted) == ("undecidable", True)
+        assert "8 requests" in verdict.headline
+        slow = judge(make_result(5, speed=0.5), None, floors)
+        assert (slow.outcome, slow.accepted) == ("fail", False)
+
+    def test_a_result_without_points_is_no_pass(self) -> None:
+        nothing = make_result(identity={"points": []})
+        for anchor in (None, nothing, BASELINE):
+            assert not judge(nothing, anchor, Policy(accept_undecidable=True)).accepted
+
+    def test_a_point_without_runs_is_no_pass(self) -> None:
+        empty = make_result(identity={"points": [*make_result(5, concurrency=(1,)).points, Point(8, [])]})
+        assert judge(empty, BASELINE, Policy(accept_undecidable=True)).accepted is False
+
+    @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf, 1e300, 5e-324])
+    @pytest.mark.parametrize("figure", JUDGED)
+    def test_what_no_figure_can_be_fails_as_missing(self, figure: str, value: float) -> None:
+        """In one run of five, where a median would hide it."""
+        good = make_result(5, seed=2)
+        odd = dataclasses.replace(good.points[1].runs[2], **{figure: value})
+        runs = [*good.points[1].runs[:2], odd, *good.points[1].runs[3:]]
+        candidate = dataclasses.replace(good, points=[good.points[0], Point(8, runs)])
+        verdict = judge(candidate, BASELINE, POLICY)
+        assert (verdict.outcome, verdict.culprits[0].name) == ("fail", "missing metric")
+        with pytest.raises(BaselineRefused, match="8 requests"):
+            anchor = dataclasses.replace(BASELINE, points=[BASELINE.points[0], Point(8, [odd])])
+            judge(good, anchor, POLICY)
 
 
 class TestBaseline:
@@ -375,13 +544,66 @@ class TestChoice:
         assert choice.profile == "baseline"
 
     def test_losing_at_service_concurrency_is_told_with_the_crossover(self) -> None:
-        slow_when_busy = make_result(
-            identity={"points": [make_point(1, speed=1.1), make_point(8, speed=0.9)]},
-        )
-        choice = choose_profile(slow_when_busy, make_result(seed=2, **PLAIN), POLICY)
+        choice = choose_profile(*profiles({"1": 1.3, "8": 0.9}), POLICY)
         assert choice.profile == "eagle3"
         assert choice.crossover is not None and 1 < choice.crossover < 8
-        assert "slower at 8 requests" in choice.reason
+        assert [line.split(" (")[0] for line in choice.given_up] == ["8 requests"]
+        assert choice.given_up[0] in choice.reason
+
+    def test_what_the_plain_profile_gives_up_is_told_as_well(self) -> None:
+        choice = choose_profile(*profiles({"1": 1.22, "8": 0.58, "1/long": 0.23}), POLICY)
+        assert choice.profile == "baseline"
+        assert len(choice.given_up) == 1 and choice.given_up[0].startswith("1 request (-18")
+        assert [step.weight for step in choice.steps] == [1, 1, 1]
+
+    @pytest.mark.parametrize(
+        ("weights", "serves"),
+        [
+            ({}, "baseline"),
+            ({"1": 1}, "eagle3"),
+            ({"8": 1}, "baseline"),
+            ({"1": 1, "8": 1}, "baseline"),
+            ({"1": 10, "8": 1}, "eagle3"),
+            ({"1/standard": 3, "1/long": 0}, "eagle3"),
+        ],
+    )
+    def test_the_weights_of_the_operator_decide(self, weights: dict[str, float], serves: str) -> None:
+        figures = profiles({"1": 1.22, "8": 0.58, "1/long": 0.23})
+        choice = choose_profile(*figures, Policy(weights=weights))
+        assert choice.profile == serves
+        lost = {"eagle3": ["8 requests", "1 request, long prompts"], "baseline": ["1 request"]}[serves]
+        assert [line.split(" (")[0] for line in choice.given_up] == lost
+
+    def test_a_weight_of_a_point_that_was_not_measured_is_refused_by_name(self) -> None:
+        with pytest.raises(OperatorError) as refused:
+            choose_profile(*profiles({"1": 1.2}), Policy(weights={"1": 1, "16": 2, "4/long": 1}))
+        assert refused.value.found == "16, 4/long"
+        assert "throughput_check_long_concurrency" in refused.value.remedy
+
+    def test_a_weighted_point_without_figures_chooses_nothing_fast(self) -> None:
+        fast, plain = profiles({"1": 1.5, "8": 1.5})
+        dead = worse(dataclasses.replace(fast, points=fast.points[1:]), decode_tok_s=None).points
+        choice = choose_profile(dataclasses.replace(fast, points=[fast.points[0], *dead]), plain, POLICY)
+        assert (choice.profile, choice.gain) == ("baseline", None)
+        assert "not known at 8 requests" in choice.reason
+
+    def test_a_point_that_one_profile_lacks_counts_as_unknown(self) -> None:
+        fast, plain = profiles({"1": 1.5, "8": 1.5})
+        short = dataclasses.replace(plain, points=plain.points[:1])
+        assert choose_profile(fast, short, POLICY).profile == "baseline"
+        assert choose_profile(fast, short, Policy(weights={"1": 1})).profile == "eagle3"
+
+    def test_too_few_runs_for_an_interval_are_no_gain(self) -> None:
+        assert choose_profile(*profiles({"1": 1.5}, runs=2), POLICY).profile == "baseline"
+
+    def test_the_interval_of_the_mean_is_no_narrower_than_promised(self) -> None:
+        """Both profiles equally fast: speculation may be chosen in 5 % of trials at most."""
+        wrong = 0
+        for seed in range(200):
+            fast = make_result(runs=10, seed=2 * seed, noise=0.03)
+            plain = make_result(runs=10, seed=2 * seed + 1, noise=0.03, **PLAIN)
+            wrong += choose_profile(fast, plain, POLICY).profile == "eagle3"
+        assert wrong <= 10
 
     def test_results_of_different_releases_are_refused(self) -> None:
         other = make_result(plain=True, identity={"profile": "baseline", "release": "0.5.10-000000000000"})
@@ -431,6 +653,28 @@ class TestKeptChoice:
         assert not choose(**measured)["changed"]
         assert choose()["choice"] == first["choice"]
 
+    def test_a_choice_of_an_earlier_version_is_read_and_known_as_that(
+        self, choose: Callable[..., dict[str, Any]], measured: dict[str, Any], tmp_path: Path
+    ) -> None:
+        kept = choose(**measured)["choice"]
+        for name in ("gain", "low", "high", "given_up"):
+            del kept[name]
+        for step in kept["steps"]:
+            del step["weight"]
+        stored = {"schema": 1, "fingerprint": "f0" * 32, "choice": kept}
+        (tmp_path / "choice.json").write_text(json.dumps(stored), encoding="utf-8")
+        told = choose(policy={"weights": {}})
+        assert told["choice"]["profile"] == "eagle3" and told["choice"]["given_up"] == []
+        assert "earlier version" in told["outdated"]
+        assert any("eagle3 serves" in line for line in told["lines"])
+
+    def test_other_weights_than_it_was_made_with_are_told(
+        self, choose: Callable[..., dict[str, Any]], measured: dict[str, Any]
+    ) -> None:
+        choose(**measured, policy={"weights": {"1": 1}})
+        assert choose(policy={"weights": {"1": "1"}})["outdated"] == ""
+        assert "8 requests 0 -> 3" in choose(policy={"weights": {"1": 1, "8": 3}})["outdated"]
+
     def test_check_mode_chooses_and_keeps_nothing(
         self, choose: Callable[..., dict[str, Any]], measured: dict[str, Any]
     ) -> None:
@@ -443,11 +687,25 @@ class TestKeptChoice:
         choose(**measured)
         assert choose(fingerprint="00" * 32)["choice"] == {}
 
-    @pytest.mark.parametrize("content", ["", '{"schema": 1, "fing', '{"schema": 2}', "[]", '{"schema": 1}'])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "",
+            '{"schema": 1, "fing',
+            '{"schema": 2}',
+            "[]",
+            '{"schema": 1}',
+            '{"schema": 1, "fingerprint": "f", "choice": []}',
+            '{"schema": 1, "fingerprint": "f", "choice": {"release": "r", "profile": "fastest", "reason": "",'
+            ' "crossover": null, "steps": []}}',
+            '{"schema": 1, "fingerprint": "f", "choice": {"release": "r", "profile": "eagle3", "reason": "",'
+            ' "crossover": NaN, "steps": []}}',
+        ],
+    )
     def test_a_file_that_was_cut_is_named_with_the_way_out(
         self, choose: Callable[..., dict[str, Any]], tmp_path: Path, content: str
     ) -> None:
-        (tmp_path / "choice.json").write_text(content)
+        (tmp_path / "choice.json").write_text(content, encoding="utf-8")
         told = choose()
         assert told["failed"]
         assert "choice.json" in told["msg"]
@@ -468,6 +726,21 @@ class TestPolicy:
             {"margins": {"ttft_s": 1.1}},
             {"min_runs": 21},
             {"floors": {"eagle3": {1: {"decode": 80}}}},
+            {"floors": {"eagle3": {1: {"decode_tok_s": 0}}}},
+            {"floors": {"eagle3": {1: {"decode_tok_s": "nan"}}}},
+            {"floors": {"eagle3": [1]}},
+            {"margins": 0.1},
+            {"max_runs": "inf"},
+            {"margin": "nan"},
+            {"drafting_margin": 0},
+            {"min_graph_share": 90},
+            {"weights": {"1": -1}},
+            {"weights": {"1": "much"}},
+            {"weights": {"1": math.inf}},
+            {"weights": {"1": 0, "8": 0}},
+            {"weights": {"one": 1}},
+            {"weights": {"1/short": 1}},
+            {"weights": [1, 8]},
         ],
     )
     def test_values_without_sense_are_refused(self, settings: dict[str, Any]) -> None:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .booleans import is_true, parse_environment_boolean
+from .errors import OperatorError
 from .patching.versions import in_range
+from .throughput.policy import Policy
+from .throughput.result import LONG, STANDARD
 from .variables import Rule
 
 _FUSION = "eagle3_server_enable_flashinfer_allreduce_fusion"
@@ -72,6 +75,17 @@ def _one_key(values: Mapping[str, Any]) -> str:
 def _runs(values: Mapping[str, Any]) -> str:
     least, most = int(values["throughput_check_runs_min"]), int(values["throughput_check_runs_max"])
     return f"is {least}, but throughput_check_runs_max is {most}" if least > most else ""
+
+
+def _weights(values: Mapping[str, Any]) -> str:
+    points = [(int(slots), STANDARD) for slots in values["throughput_check_concurrency"] or []]
+    points += [(int(slots), LONG) for slots in values["throughput_check_long_concurrency"] or []]
+    try:
+        policy = Policy.from_dict({"weights": values["throughput_check_weights"] or {}})
+    except OperatorError:
+        return ""  # What is wrong with the weights by themselves, limits.py says.
+    unknown = policy.unknown_weights(points)
+    return f"names {' and '.join(unknown)}, which will not be measured" if unknown else ""
 
 
 def _toolkit_path(values: Mapping[str, Any]) -> str:
@@ -219,6 +233,11 @@ RULES: tuple[Rule, ...] = (
         ("throughput_check_runs_min", "throughput_check_runs_max"),
         _runs,
         "Raise throughput_check_runs_max",
+    ),
+    Rule(
+        ("throughput_check_weights", "throughput_check_concurrency", "throughput_check_long_concurrency"),
+        _weights,
+        "Weigh points of throughput_check_concurrency, or as 1/long those of throughput_check_long_concurrency",
     ),
     Rule(
         ("cuda_toolkit_path", "cuda_toolkit_source", "cuda_toolkit_version"),

@@ -88,6 +88,8 @@ _GOVERNORS = ("conservative", "ondemand", "performance", "powersave", "schedutil
 _MARGIN = "throughput_check_margin"
 _TTFT_MARGIN = "throughput_check_ttft_margin"
 _FLOORS = "throughput_check_floors"
+_DRAFTING_MARGIN = "throughput_check_drafting_margin"
+_WEIGHTS = "throughput_check_weights"
 _PROFILES = ("eagle3", "baseline")
 
 Broken = Callable[[Mapping[str, Any]], str]
@@ -198,6 +200,16 @@ LIMITS: tuple[Rule, ...] = (
         (_TTFT_MARGIN,),
         lambda values: _policy({"margins": {"ttft_s": float(values[_TTFT_MARGIN])}}),
         "10 % is 0.1",
+    ),
+    Rule(
+        (_DRAFTING_MARGIN,),
+        lambda values: _policy({"drafting_margin": values[_DRAFTING_MARGIN]}),
+        "8 % is 0.08",
+    ),
+    Rule(
+        (_WEIGHTS,),
+        lambda values: _policy({"weights": values[_WEIGHTS] or {}}),
+        'Write a number for each point that counts, as in {"1": 1, "8": 2, "1/long": 0.5}',
     ),
     Rule(
         (_FLOORS,),

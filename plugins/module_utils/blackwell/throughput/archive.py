@@ -48,7 +48,7 @@ def plan(folder: Path, records: Sequence[Mapping[str, Any]], compared: Sequence[
             raise OperatorError(
                 "A comparison needs two stored checks", found=str(len(compared)), expected="before, after"
             )
-        before, after = (_read(path).result for path in compared)
+        before, after = (read(path).result for path in compared)
         comparison = compare(before, after)
         hosts.add(after.host)
         lines += comparison_lines(comparison)
@@ -56,7 +56,7 @@ def plan(folder: Path, records: Sequence[Mapping[str, Any]], compared: Sequence[
     pages = []
     for host in sorted(hosts):
         place = folder / _folder_name(host)
-        stored = {path.name: _read(path) for path in sorted(place.glob("*.json"))}
+        stored = {path.name: read(path) for path in sorted(place.glob("*.json"))}
         mine = {record.file_name(): record for record in added if record.result.host == host}
         wanted.update({place / name: record.text() for name, record in mine.items()})
         everything = [record for record in {**stored, **mine}.values() if record.result.host == host]
@@ -84,6 +84,25 @@ def write(planned: Plan) -> None:
         replace(path, text)
 
 
+def read(path: Path) -> Record:
+    """A stored check.
+
+    Raises:
+        OperatorError: the file cannot be read, or is no stored check.
+    """
+    remedy = f"move it out of the folder: mv {path} {path}.damaged"
+    content = read_object(path, remedy=remedy)
+    try:
+        return Record.from_json(content)
+    except ValueError as error:
+        raise OperatorError(
+            f"{path} is no stored check",
+            found=str(error),
+            expected="a file that this project wrote",
+            remedy=remedy,
+        ) from error
+
+
 def _folder_name(host: str) -> str:
     """A folder's name for whatever an inventory calls a host; never one that leads elsewhere."""
     return re.sub(r"[^A-Za-z0-9._-]+|^\.+", "_", host)
@@ -91,17 +110,3 @@ def _folder_name(host: str) -> str:
 
 def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
-
-
-def _read(path: Path) -> Record:
-    remedy = "move it out of the folder"
-    content = read_object(path, remedy=remedy)
-    try:
-        return Record.from_json(content)
-    except ValueError as error:
-        raise OperatorError(
-            f"The stored check {path} cannot be read",
-            found=str(error),
-            expected="a file that this project wrote",
-            remedy=remedy,
-        ) from error

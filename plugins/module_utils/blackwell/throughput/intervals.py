@@ -110,7 +110,7 @@ def runs_to_decide(
     noise = _log_spread(candidate)
     if baseline and len(baseline) > 1:
         noise = math.sqrt((noise**2 + _log_spread(baseline) ** 2) / 2)
-    z = NormalDist().inv_cdf(1 - error)
+    z = -NormalDist().inv_cdf(error)
     # Hodges-Lehmann loses 4.7 % of efficiency under normal noise: pi/3.
     room = (distance / (z * noise)) ** 2 / (math.pi / 3) if noise else math.inf
     room -= 1 / len(baseline) if baseline else 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import OperatorError
 from .intervals import look_error, look_sizes
@@ -13,6 +15,8 @@ from .result import STANDARD
 
 JUDGED = ("decode_tok_s", "output_tok_s", "accept_length", "step_rate", "ttft_s")
 SPECULATIVE_PROFILE = "eagle3"
+_POINT = re.compile(r"[1-9][0-9]*(/(standard|long))?")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,12 @@ class Policy:
         error_rate: chance, over all looks, that one figure of a release which lost exactly its margin
             passes; and, apart from that, that it fails.
         max_failure_share: share of failed requests that is tolerated.
-        min_accept_length: below it speculation only costs, whatever the baseline did.
+        min_accept_length: below it speculation only costs, whatever the baseline did. Judged with standard
+            prompts: a drafter whose window is shorter than a long prompt is right less often there.
+        drafting_margin: fall of the accept length from few requests at once to many that is still no fault,
+            as a fraction. More requests bring other prompts, which move it by a few percent.
+        weights: point -> how much it counts where a profile is chosen. A measured point that is not named
+            counts 0. Empty: every measured point counts the same.
         min_graph_share: share of passes that have to run as CUDA graphs; None where there are no graphs.
         accept_undecidable: take a release whose figures are too noisy to decide, though never one that was
             not measured.
@@ -45,6 +54,8 @@ class Policy:
     error_rate: float = 0.05
     max_failure_share: float = 0.0
     min_accept_length: float = 1.5
+    drafting_margin: float = 0.08
+    weights: Mapping[str, float] = field(default_factory=dict)
     min_graph_share: float | None = None
     accept_undecidable: bool = False
 
@@ -55,25 +66,21 @@ class Policy:
                 found=f"at least {self.min_runs}, at most {self.max_runs}",
                 expected="1 <= least <= most",
             )
-        for name, value in (("margin", self.margin), ("error_rate", self.error_rate), *self.margins.items()):
+        margins = {"margin": self.margin, "error_rate": self.error_rate, **self.margins}
+        for name, value in {**margins, "drafting_margin": self.drafting_margin}.items():
             # Half a speed is half the work; half as much time again is a wait.
             limit = 1.0 if name in FIGURES and FIGURES[name].less_is_better else 0.5
-            if not 0 < value < limit:
-                raise OperatorError(
-                    f"{name} is out of range",
-                    found=str(value),
-                    expected=f"a fraction between 0 and {limit:g}",
-                )
-        named = set(self.margins).union(
-            *(figures for points in self.floors.values() for figures in points.values())
+            _require(name, value, 0 < value < limit, f"a fraction between 0 and {limit:g}")
+        for name, share in (
+            ("max_failure_share", self.max_failure_share),
+            ("min_graph_share", self.min_graph_share or 0.0),
+        ):
+            _require(name, share, 0 <= share <= 1, "a fraction from 0 to 1")
+        _require(
+            "min_accept_length", self.min_accept_length, math.isfinite(self.min_accept_length), "a number"
         )
-        unknown = sorted(named - set(FIGURES))
-        if unknown:
-            raise OperatorError(
-                "A margin or floor names a figure that is not measured",
-                found=", ".join(unknown),
-                expected=f"one of {', '.join(FIGURES)}",
-            )
+        _require_figures(self.margins, self.floors)
+        _require_weights(self.weights)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Policy:
@@ -101,11 +108,16 @@ class Policy:
 
     def floors_at(self, profile: str, concurrency: int, prompts: str) -> dict[str, float]:
         """The floors of one point."""
-        wanted = {f"{concurrency}/{prompts}"} | ({str(concurrency)} if prompts == STANDARD else set())
-        for point, floors in self.floors.get(profile, {}).items():
-            if str(point) in wanted:
-                return dict(floors)
-        return {}
+        return dict(_at(self.floors.get(profile, {}), concurrency, prompts) or {})
+
+    def weight_at(self, concurrency: int, prompts: str) -> float:
+        """How much one point counts where a profile is chosen."""
+        return (_at(self.weights, concurrency, prompts) or 0.0) if self.weights else 1.0
+
+    def unknown_weights(self, points: Iterable[tuple[int, str]]) -> list[str]:
+        """The weighted points that are none of these (concurrency and kind of prompts)."""
+        known = {name for concurrency, prompts in points for name in point_keys(concurrency, prompts)}
+        return [str(point) for point in self.weights if str(point) not in known]
 
     def looks(self) -> list[int]:
         """After how many valid runs the figures may be looked at."""
@@ -118,40 +130,101 @@ class Policy:
         return look_error(runs, self.looks(), self.error_rate)
 
 
+def point_keys(concurrency: int, prompts: str) -> list[str]:
+    """What an inventory may call a point: a concurrency (``8``), or that and the kind of prompts (``1/long``)."""
+    return [f"{concurrency}/{prompts}", *([str(concurrency)] if prompts == STANDARD else [])]
+
+
+def _at(points: Mapping[Any, _T], concurrency: int, prompts: str) -> _T | None:
+    wanted = point_keys(concurrency, prompts)
+    return next((value for point, value in points.items() if str(point) in wanted), None)
+
+
+def _require(name: str, value: float, fine: bool, expected: str) -> None:
+    if not fine:
+        raise OperatorError(f"{name} is out of range", found=str(value), expected=expected)
+
+
+def _require_figures(margins: Mapping[str, float], floors: Mapping[str, Mapping[Any, Any]]) -> None:
+    at = [(profile, point, its) for profile, points in floors.items() for point, its in points.items()]
+    unknown = sorted(set(margins).union(*(its for _, _, its in at)) - set(FIGURES))
+    if unknown:
+        raise OperatorError(
+            "A margin or floor names a figure that is not measured",
+            found=", ".join(unknown),
+            expected=f"one of {', '.join(FIGURES)}",
+        )
+    for profile, point, its in at:
+        for figure, value in its.items():
+            fine = 0 < value < math.inf
+            _require(f"The floor {profile}.{point}.{figure}", value, fine, "a number above 0")
+
+
+def _require_weights(weights: Mapping[str, float]) -> None:
+    for point, value in weights.items():
+        if not _POINT.fullmatch(str(point)):
+            raise OperatorError(
+                "A weight names no point",
+                found=repr(point),
+                expected="a concurrency, or one with /long: 8, 1/long",
+            )
+        _require(f"The weight of {point}", value, 0 <= value < math.inf, "0 or more")
+    if weights and not any(weights.values()):
+        raise OperatorError(
+            "All weights are 0, so no point would choose the profile",
+            found=", ".join(f"{point}: {value:g}" for point, value in weights.items()),
+            expected="at least one above 0, or none at all for equal ones",
+        )
+
+
 def _as_is(_key: str, value: Any) -> Any:
     return value
 
 
 def _float(key: str, value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError) as error:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise OperatorError(f"{key} is not a number", found=repr(value)) from error
+    if not math.isfinite(number) or isinstance(value, bool):
+        raise OperatorError(f"{key} is not a number", found=repr(value))
+    return number
 
 
 def _int(key: str, value: Any) -> int:
     return int(_float(key, value))
 
 
-def _by_figure(key: str, values: Mapping[str, Any]) -> dict[str, float]:
-    return {figure: _float(f"{key}.{figure}", value) for figure, value in values.items()}
+def _mapping(key: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise OperatorError(f"{key} is not a mapping", found=repr(value), expected="names and values")
+    return value
 
 
-def _floors(key: str, profiles: Mapping[str, Mapping[Any, Mapping[str, Any]]]) -> dict[str, Any]:
+def _by_name(key: str, values: Any) -> dict[str, float]:
+    return {str(name): _float(f"{key}.{name}", value) for name, value in _mapping(key, values).items()}
+
+
+def _floors(key: str, profiles: Any) -> dict[str, Any]:
     return {
-        profile: {str(at): _by_figure(f"{key}.{profile}.{at}", floors) for at, floors in points.items()}
-        for profile, points in profiles.items()
+        profile: {
+            str(at): _by_name(f"{key}.{profile}.{at}", floors)
+            for at, floors in _mapping(f"{key}.{profile}", points).items()
+        }
+        for profile, points in _mapping(key, profiles).items()
     }
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "margin": _float,
-    "margins": _by_figure,
+    "margins": _by_name,
     "floors": _floors,
+    "weights": _by_name,
     "min_runs": _int,
     "max_runs": _int,
     "error_rate": _float,
     "max_failure_share": _float,
     "min_accept_length": _float,
+    "drafting_margin": _float,
     "min_graph_share": _float,
 }

@@ -120,10 +120,11 @@ def _choice(choice: Choice | None) -> str:
             f"{step.eagle3:.1f}",
             f"{step.baseline:.1f}",
             _interval(step.gain, step.low, step.high),
+            table.weight_text(step),
         ]
         for step in choice.steps
     ]
-    head = ["Decode, tok/s", "profile eagle3", "profile baseline", "gain (interval)"]
+    head = ["Decode, tok/s", "profile eagle3", "profile baseline", "gain (interval)", "weight"]
     return f'<h2>Which profile serves</h2><p class="lead">{escape(choice.reason)}.</p>{_table(head, rows)}'
 
 

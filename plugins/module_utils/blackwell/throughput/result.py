@@ -7,7 +7,6 @@ times in seconds unless a name says ``_ms``; a figure that could not be had is `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -24,6 +23,9 @@ TIMEOUT = "timeout"
 MISSING = "missing metric"
 RESTARTED = "server restart"
 UNWATCHED = "GPUs not watched"
+
+# Nothing that is measured here is smaller or larger: tokens and steps a second, seconds, shares.
+_LEAST, _MOST = 1e-9, 1e12
 
 # Kinds of prompts, measured apart because speculation can win on one and lose on the other.
 STANDARD = "standard"
@@ -76,9 +78,9 @@ class Point:
     prompts: str = STANDARD
 
     def samples(self, figure: str) -> list[float]:
-        """The values of one figure over the valid runs that have it."""
+        """The values of one figure over the valid runs that have it. What no server can show is none."""
         values = [getattr(run, figure) for run in self.runs if run.valid]
-        return [float(value) for value in values if value is not None]
+        return [float(value) for value in values if value is not None and _is_figure(value)]
 
 
 @dataclass(frozen=True)
@@ -120,51 +122,79 @@ class Result:
         Raises:
             ValueError: another schema version, or a field that is missing, unknown or of another type.
         """
-        if data.get("schema") != SCHEMA:
-            raise ValueError(f"throughput result has schema {data.get('schema')!r}, expected {SCHEMA}")
-        points = [
-            _build(
-                Point, {**point, "runs": [_build(Run, run) for run in _objects(point.get("runs"), "runs")]}
-            )
-            for point in _objects(data.get("points"), "points")
-        ]
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            found = data.get("schema") if isinstance(data, dict) else data
+            raise ValueError(f"throughput result has schema {found!r}, expected {SCHEMA}")
+        points = [_point(point) for point in _list("Result.points", data.get("points"))]
         result: Result = _build(cls, {**data, "points": points})
         return result
 
 
-def _objects(value: Any, name: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ValueError(f"{name} is no list of objects")
+def _is_figure(value: float) -> bool:
+    """Whether a rate, a time or a share can be that: not NaN, not infinite, and of no size beyond any machine."""
+    return math.isfinite(value) and (value <= 0 or _LEAST <= value <= _MOST)
+
+
+def _point(data: Any) -> Point:
+    if not isinstance(data, dict):
+        raise ValueError(f"Point: {data!r} is no object")
+    runs = [_run(run) for run in _list("Point.runs", data.get("runs"))]
+    point: Point = _build(Point, {**data, "runs": runs})
+    if point.concurrency < 1:
+        raise ValueError(f"Point: concurrency is {point.concurrency}")
+    return point
+
+
+def _run(data: Any) -> Run:
+    run: Run = _build(Run, data)
+    if not all(isinstance(reason, str) for reason in _list("Run.invalid_because", run.invalid_because)):
+        raise ValueError("Run.invalid_because holds what is no text")
+    if not all(_holds(value, (int, float)) for value in run.gpu.values()):
+        raise ValueError(f"Run.gpu holds what is no number: {run.gpu!r}")
+    return run
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {type(value).__name__}, not a list")
     return value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-# What a stored value of each declared type looks like. A figure that is no number would be compared all the same.
-_LOOKS: dict[str, Callable[[Any], bool]] = {
-    "bool": lambda value: isinstance(value, bool),
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "float": _is_number,
-    "float | None": lambda value: value is None or _is_number(value),
-    "str": lambda value: isinstance(value, str),
-    "list[str]": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-    "list[Run]": lambda value: isinstance(value, list),
-    "list[Point]": lambda value: isinstance(value, list),
-    "dict[str, float]": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "dict[str, Any]": lambda value: isinstance(value, dict),
+# By the text of an annotation, what JSON may hold there. A boolean is no number, though Python takes it for one.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "str": (str,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+    "dict[str, Any]": (dict,),
+    "dict[str, float]": (dict,),
 }
 
 
-def _build(kind: Any, data: dict[str, Any]) -> Any:
-    types = {item.name: str(item.type) for item in fields(kind)}
-    unknown = sorted(set(data) - set(types))
+def _holds(value: Any, wanted: tuple[type, ...]) -> bool:
+    """Whether a value of JSON is of one of these types; a whole number that no count can be is none."""
+    if isinstance(value, bool):
+        return bool in wanted
+    return isinstance(value, wanted) and not (isinstance(value, int) and abs(value) > _MOST)
+
+
+def _build(kind: Any, data: Any) -> Any:
+    """An object of plain data, each field of the type that it is declared with.
+
+    Raises:
+        ValueError: names the field that is missing, unknown or of another type.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"{kind.__name__}: {data!r} is no object")
+    known = {item.name: item for item in fields(kind)}
+    unknown = sorted(set(data) - set(known))
     if unknown:
         raise ValueError(f"{kind.__name__}: unknown field(s) {', '.join(unknown)}")
     for name, value in data.items():
-        if not _LOOKS[types[name]](value):
-            raise ValueError(f"{kind.__name__}: {name} is {value!r:.60}, expected {types[name]}")
+        wanted = _TYPES.get(str(known[name].type))
+        if wanted and not _holds(value, wanted):
+            raise ValueError(f"{kind.__name__}.{name} is {value!r}, expected {known[name].type}")
     try:
         return kind(**data)
     except TypeError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from statistics import median
 
-from .choice import Choice
+from .choice import Choice, Step
 from .compare import Comparison
 from .judge import point_name
 from .legend import FIGURES
@@ -13,6 +14,7 @@ from .policy import JUDGED
 from .result import Result
 from .verdict import FAIL, FLOOR, PASS, RULE, UNDECIDABLE, Finding, Verdict
 
+_WIDTH = 108
 _MARKS = {PASS: "ok", FAIL: "FAIL", UNDECIDABLE: "open"}
 
 
@@ -62,17 +64,23 @@ def verdict_lines(verdict: Verdict) -> list[str]:
 
 def choice_lines(choice: Choice) -> list[str]:
     """Both profiles side by side, and which one serves."""
-    rows = [["decode tok/s", "profile eagle3", "profile baseline", "gain (interval)"]]
+    rows = [["decode tok/s", "profile eagle3", "profile baseline", "gain (interval)", "weight"]]
     rows += [
         [
             step.point,
             f"{step.eagle3:.1f}",
             f"{step.baseline:.1f}",
             interval_text(step.gain, step.low, step.high),
+            weight_text(step),
         ]
         for step in choice.steps
     ]
-    return [*_table(rows, "lrrr"), f"{choice.reason}."]
+    return [*_table(rows, "lrrrr"), *textwrap.wrap(f"{choice.reason}.", _WIDTH, subsequent_indent="  ")]
+
+
+def weight_text(step: Step) -> str:
+    """How much a point counted; - in choices of earlier versions, which did not weigh."""
+    return "-" if step.weight is None else f"{step.weight:g}"
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:

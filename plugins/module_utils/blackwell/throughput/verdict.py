@@ -23,6 +23,8 @@ FOREIGN_LOAD = "foreign load"
 WARM_CACHE = "warm cache"
 TOKEN_COUNT = "token count"
 RESTARTED = "server restart"
+DRAFTING = "drafting gets worse with more requests"
+NO_REFERENCE = "nothing to compare with"
 
 BASELINE = "baseline"
 FLOOR = "floor"
