@@ -337,7 +337,8 @@ class TestEveryPoint:
     def test_what_no_figure_can_be_fails_as_missing(self, figure: str, value: float) -> None:
         """In one run of five, where a median would hide it."""
         good = make_result(5, seed=2)
-        odd = dataclasses.replace(good.points[1].runs[2], **{figure: value})
+        changed: dict[str, Any] = {figure: value}
+        odd = dataclasses.replace(good.points[1].runs[2], **changed)
         runs = [*good.points[1].runs[:2], odd, *good.points[1].runs[3:]]
         candidate = dataclasses.replace(good, points=[good.points[0], Point(8, runs)])
         verdict = judge(candidate, BASELINE, POLICY)

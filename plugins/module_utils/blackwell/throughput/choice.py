@@ -15,6 +15,7 @@ from ..files import replace
 from ..json_reader import read_object
 from .intervals import Interval, ratio_interval
 from .judge import differences, point_name
+from .plain import build, listed, part
 from .points import are_figures
 from .policy import SPECULATIVE_PROFILE, Policy
 from .result import LONG, STANDARD, Point, Result
@@ -73,32 +74,11 @@ class Choice:
         Raises:
             ValueError: a field that is missing, unknown or of another type.
         """
-        try:
-            choice = cls(**{**data, "steps": [Step(**step) for step in data["steps"]]})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a choice of profiles: {error}") from error
-        texts = (choice.release, choice.profile, choice.reason, *choice.given_up)
-        texts += tuple(text for step in choice.steps for text in (step.point, step.prompts))
-        known = [
-            value
-            for step in choice.steps
-            for value in (step.concurrency, step.eagle3, step.baseline, step.gain)
-        ]
-        optional = [choice.crossover, choice.gain, choice.low, choice.high]
-        optional += [value for step in choice.steps for value in (step.low, step.high, step.weight)]
+        steps = [build(Step, step) for step in listed("Choice.steps", part(data, "steps"))]
+        choice = build(cls, {**data, "steps": steps})
         if choice.profile not in (SPECULATIVE_PROFILE, _PLAIN_PROFILE):
-            raise ValueError(f"not a choice of profiles: profile {choice.profile!r}")
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("not a choice of profiles: a text is none")
-        if not all(
-            _is_number(value) for value in (*known, *(value for value in optional if value is not None))
-        ):
-            raise ValueError("not a choice of profiles: a number is none")
+            raise ValueError(f"Choice.profile is {choice.profile!r}")
         return choice
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def choose_profile(

@@ -72,7 +72,7 @@ def require_comparable(candidate: Result, baseline: Result) -> None:
             "The anchored measurement cannot be compared with this result",
             found="; ".join(differing),
             expected=f"the same as the anchor of {baseline.taken_at} on {baseline.host}",
-            remedy=f"undo what changed, or anchor what serves anew: {_NEW_ANCHOR.format(host=candidate.host)}",
+            remedy=f"undo what changed, or measure a new anchor of what serves: {_NEW_ANCHOR.format(host=candidate.host)}",
         )
     lacking = [
         f"{FIGURES[figure].label} at {point_name(point)}"
@@ -85,7 +85,7 @@ def require_comparable(candidate: Result, baseline: Result) -> None:
             "The anchored measurement lacks figures",
             found=", ".join(lacking),
             expected="every judged figure above 0 at each of its points",
-            remedy=f"anchor what serves anew: {_NEW_ANCHOR.format(host=candidate.host)}",
+            remedy=f"measure a new anchor of what serves: {_NEW_ANCHOR.format(host=candidate.host)}",
         )
 
 
@@ -221,7 +221,7 @@ def _unheld(
     # With no floor at all for the profile, a new anchor would have nothing to prove itself by.
     if baseline and policy.floors.get(profile):
         text += (
-            f"; or, while the accepted release serves with this profile, measure and anchor it at every point: "
+            f"; or, while the accepted release serves with this profile, measure a new anchor of it: "
             f"{_NEW_ANCHOR.format(host=candidate.host)}"
         )
     return [rule(name, "", said.UNDECIDABLE, text, said.NO_REFERENCE)]
@@ -240,7 +240,7 @@ def _unmeasured(candidate: Result, baseline: Result | None) -> list[Finding]:
             )
             text = (
                 f"{name} was not measured, though the anchor has it; put {point.concurrency} back into {variable}, "
-                f"or anchor what serves without it: {_NEW_ANCHOR.format(host=candidate.host)}"
+                f"or measure a new anchor without it: {_NEW_ANCHOR.format(host=candidate.host)}"
             )
             findings.append(rule(name, "", said.FAIL, text, said.MISSING_METRIC))
     return findings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ class Record:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Record:
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
         """Read what :meth:`to_json` wrote; a ``schema`` that is absent counts as the present one.
 
         Raises:

@@ -7,8 +7,10 @@ times in seconds unless a name says ``_ms``; a figure that could not be had is `
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from .plain import build, listed, part
 
 SCHEMA = 1
 
@@ -122,80 +124,21 @@ class Result:
         Raises:
             ValueError: another schema version, or a field that is missing, unknown or of another type.
         """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            found = data.get("schema") if isinstance(data, dict) else data
-            raise ValueError(f"throughput result has schema {found!r}, expected {SCHEMA}")
-        points = [_point(point) for point in _list("Result.points", data.get("points"))]
-        result: Result = _build(cls, {**data, "points": points})
-        return result
+        if part(data, "schema") != SCHEMA:
+            raise ValueError(f"throughput result has schema {part(data, 'schema')!r}, expected {SCHEMA}")
+        points = [_point(point) for point in listed("Result.points", data.get("points"))]
+        return build(cls, {**data, "points": points})
+
+
+def _point(data: Any) -> Point:
+    # A figure that is no number is judged as a missing one, so a run may hold it.
+    runs = [build(Run, run, finite=False) for run in listed("Point.runs", part(data, "runs"))]
+    point = build(Point, {**data, "runs": runs})
+    if point.concurrency < 1:
+        raise ValueError(f"Point.concurrency is {point.concurrency}, expected 1 or more")
+    return point
 
 
 def _is_figure(value: float) -> bool:
     """Whether a rate, a time or a share can be that: not NaN, not infinite, and of no size beyond any machine."""
     return math.isfinite(value) and (value <= 0 or _LEAST <= value <= _MOST)
-
-
-def _point(data: Any) -> Point:
-    if not isinstance(data, dict):
-        raise ValueError(f"Point: {data!r} is no object")
-    runs = [_run(run) for run in _list("Point.runs", data.get("runs"))]
-    point: Point = _build(Point, {**data, "runs": runs})
-    if point.concurrency < 1:
-        raise ValueError(f"Point: concurrency is {point.concurrency}")
-    return point
-
-
-def _run(data: Any) -> Run:
-    run: Run = _build(Run, data)
-    if not all(isinstance(reason, str) for reason in _list("Run.invalid_because", run.invalid_because)):
-        raise ValueError("Run.invalid_because holds what is no text")
-    if not all(_holds(value, (int, float)) for value in run.gpu.values()):
-        raise ValueError(f"Run.gpu holds what is no number: {run.gpu!r}")
-    return run
-
-
-def _list(name: str, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{name} is {type(value).__name__}, not a list")
-    return value
-
-
-# By the text of an annotation, what JSON may hold there. A boolean is no number, though Python takes it for one.
-_TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "int": (int,),
-    "str": (str,),
-    "float": (int, float),
-    "float | None": (int, float, type(None)),
-    "dict[str, Any]": (dict,),
-    "dict[str, float]": (dict,),
-}
-
-
-def _holds(value: Any, wanted: tuple[type, ...]) -> bool:
-    """Whether a value of JSON is of one of these types; a whole number that no count can be is none."""
-    if isinstance(value, bool):
-        return bool in wanted
-    return isinstance(value, wanted) and not (isinstance(value, int) and abs(value) > _MOST)
-
-
-def _build(kind: Any, data: Any) -> Any:
-    """An object of plain data, each field of the type that it is declared with.
-
-    Raises:
-        ValueError: names the field that is missing, unknown or of another type.
-    """
-    if not isinstance(data, dict):
-        raise ValueError(f"{kind.__name__}: {data!r} is no object")
-    known = {item.name: item for item in fields(kind)}
-    unknown = sorted(set(data) - set(known))
-    if unknown:
-        raise ValueError(f"{kind.__name__}: unknown field(s) {', '.join(unknown)}")
-    for name, value in data.items():
-        wanted = _TYPES.get(str(known[name].type))
-        if wanted and not _holds(value, wanted):
-            raise ValueError(f"{kind.__name__}.{name} is {value!r}, expected {known[name].type}")
-    try:
-        return kind(**data)
-    except TypeError as error:
-        raise ValueError(f"{kind.__name__}: {error}") from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from .plain import build, listed, part
 
 PASS = "pass"
 FAIL = "fail"
@@ -99,14 +101,18 @@ class Verdict:
         Raises:
             ValueError: a field that is missing or unknown.
         """
-        known = {item.name for item in fields(cls)}
-        try:
-            return cls(
-                **{
-                    **{key: data[key] for key in known & set(data)},
-                    "findings": [Finding(**finding) for finding in data["findings"]],
-                    "culprits": [Culprit(**culprit) for culprit in data.get("culprits", [])],
-                }
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a throughput verdict: {error}") from error
+        listed("Verdict.findings", part(data, "findings"))
+        verdict = build(
+            cls,
+            {
+                **data,
+                "findings": [build(Finding, finding) for finding in data["findings"]],
+                "culprits": [
+                    build(Culprit, culprit) for culprit in listed("culprits", data.get("culprits", []))
+                ],
+            },
+        )
+        outcomes = [verdict.outcome, *(finding.outcome for finding in verdict.findings)]
+        if set(outcomes) - {PASS, FAIL, UNDECIDABLE}:
+            raise ValueError(f"Verdict: an outcome is none of {PASS}, {FAIL} and {UNDECIDABLE}")
+        return verdict
