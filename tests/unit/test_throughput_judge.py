@@ -269,6 +269,11 @@ class TestDrafting:
         floors = Policy(floors={"baseline": {"1": {"decode_tok_s": 1}, "8": {"decode_tok_s": 1}}})
         assert judge(plain, None, floors).outcome == "pass"
 
+    def test_it_is_named_before_what_could_not_be_had(self) -> None:
+        floors = Policy(floors={"eagle3": {"1": {"decode_tok_s": 1}}})
+        verdict = judge(drafting(self.SPOILED), None, floors)
+        assert verdict.headline.startswith(f"Fail: {NAME} at 2 requests")
+
     def test_too_few_runs_at_one_point_are_told_as_that(self) -> None:
         result = drafting(self.SPOILED)
         few = [dataclasses.replace(point, runs=point.runs[:2]) for point in result.points[1:]]

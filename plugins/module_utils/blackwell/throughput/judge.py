@@ -72,7 +72,8 @@ def require_comparable(candidate: Result, baseline: Result) -> None:
             "The anchored measurement cannot be compared with this result",
             found="; ".join(differing),
             expected=f"the same as the anchor of {baseline.taken_at} on {baseline.host}",
-            remedy=f"undo what changed, or measure a new anchor of what serves: {_NEW_ANCHOR.format(host=candidate.host)}",
+            remedy="undo what changed, or measure a new anchor of what serves: "
+            + _NEW_ANCHOR.format(host=candidate.host),
         )
     lacking = [
         f"{FIGURES[figure].label} at {point_name(point)}"
@@ -118,6 +119,9 @@ def judge(candidate: Result, baseline: Result | None, policy: Policy) -> Verdict
     culprits += [
         Culprit(finding.culprit, finding.point, finding.text) for finding in across if finding.culprit
     ]
+    # What failed is named before what only could not be had.
+    unknown = {(f.culprit, f.point) for f in findings if f.outcome == said.UNDECIDABLE}
+    culprits.sort(key=lambda culprit: (culprit.name, culprit.point) in unknown)
     outcome = _worst(finding.outcome for finding in findings)
     accepted = outcome == said.PASS or (
         outcome == said.UNDECIDABLE and _tolerated(findings, policy, first=baseline is None)

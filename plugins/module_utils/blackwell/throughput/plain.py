@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -24,11 +24,15 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else value
+
+
 def _all(kind: type, holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def check(value: Any) -> bool:
-        return isinstance(value, kind) and all(
-            map(holds, value.values() if isinstance(value, Mapping) else value)
-        )
+        if not isinstance(value, kind):
+            return False
+        return all(map(holds, _items(value)))
 
     return check
 

@@ -299,12 +299,14 @@ def _conditions(result: Result) -> str:
 
 
 def _canary(result: Result) -> str:
+    asked = result.canary.get("checks")
     checks = [
         (
             f"{_WORDS[said.PASS if check.get('passed') else said.FAIL]}: {check.get('name')}",
             check.get("detail", ""),
         )
-        for check in result.canary.get("checks", [])
+        for check in (asked if isinstance(asked, list) else [])
+        if isinstance(check, Mapping)
     ]
     others = {key: value for key, value in result.canary.items() if key not in ("checks", "passed") and value}
     pairs = [*checks, *_flat(others)] or [("canary", "not run")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .legend import FIGURES
 from .plain import build, listed, part
 
 PASS = "pass"
@@ -72,6 +73,15 @@ class Culprit:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """A published figure of another host, for one stream."""
+
+    profile: str
+    stack: str
+    decode_tok_s: float
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The judgement of one result.
 
@@ -115,4 +125,10 @@ class Verdict:
         outcomes = [verdict.outcome, *(finding.outcome for finding in verdict.findings)]
         if set(outcomes) - {PASS, FAIL, UNDECIDABLE}:
             raise ValueError(f"Verdict: an outcome is none of {PASS}, {FAIL} and {UNDECIDABLE}")
+        if any(f.against != RULE and f.figure not in FIGURES for f in verdict.findings):
+            raise ValueError("Verdict: a finding is about a figure that is not measured")
+        if verdict.baseline and set(verdict.baseline) != {"release", "taken_at", "host"}:
+            raise ValueError(f"Verdict.baseline holds {', '.join(verdict.baseline)}")
+        for reference in verdict.references:
+            build(Reference, reference)
         return verdict
