@@ -4,7 +4,7 @@
 Every trial makes a baseline and a candidate with known truth, runs the real loop (`need_more_runs`) and asks the
 real judge. Seeds are fixed: the same code gives the same table.
 
-    python benchmarks/judge_table.py [--trials 4000]
+    python benchmarks/judge_table.py [--trials 4000] [--table drafting]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist, fmean, median, variance
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
+from blackwell.throughput.drafting import falls
 from blackwell.throughput.intervals import ratio_interval
 from blackwell.throughput.judge import judge, need_more_runs
 from blackwell.throughput.policy import Policy
@@ -244,6 +245,66 @@ def floor_table(count: int) -> list[str]:
     return lines
 
 
+def drafting_table(count: int) -> list[str]:
+    """How often a fall of the accept length with the number of requests is named, at 5 runs a point.
+
+    A run at one request has 16 prompts, one at eight has 32, the same 16 among them: so prompts alone move the accept
+    length. Their spread is that within a kind of prompts; the kinds are mixed alike in both.
+    """
+    fallen = {2: 2.674 / 2.985, 8: 2.054 / 2.985}
+    cases = [
+        ("no fall", 8, 1.0, 0.12, 0.003),
+        ("no fall, prompts as unlike as 20 %", 8, 1.0, 0.20, 0.003),
+        ("no fall, noisy runs", 8, 1.0, 0.12, 0.02),
+        ("5 % at 8 requests", 8, 0.95, 0.12, 0.003),
+        ("15 % at 8 requests", 8, 0.85, 0.12, 0.003),
+        ("31 % at 8 requests (seen)", 8, fallen[8], 0.12, 0.003),
+        ("31 % at 8 requests, noisy runs", 8, fallen[8], 0.12, 0.02),
+        ("10 % at 2 requests (seen), the same prompts", 2, fallen[2], 0.12, 0.003),
+    ]
+    margins = (Policy().drafting_margin, 0.05)
+    lines = [
+        "| True fall | Spread of prompts | Noise of a run | "
+        + " | ".join(
+            f"margin {100 * margin:.0f} %: {outcome}"
+            for margin in margins
+            for outcome in ("fail", "undecidable")
+        )
+        + " |",
+        "|---|--:|--:|" + "--:|" * 2 * len(margins),
+    ]
+    for name, many, factor, spread, noise in cases:
+        rng = random.Random(f"drafting {name}")
+        seen: Counter[tuple[float, str]] = Counter()
+        for _ in range(count):
+            measured = _drafting_result(rng, many, factor, spread, noise)
+            for margin in margins:
+                found = falls(measured, Policy(drafting_margin=margin))
+                seen[margin, found[0].outcome if found else "pass"] += 1
+        rates = " | ".join(
+            f"{100 * seen[margin, outcome] / count:.1f} %"
+            for margin in margins
+            for outcome in ("fail", "undecidable")
+        )
+        lines.append(f"| {name} | {100 * spread:.0f} % | {100 * noise:.1f} % | {rates} |")
+    return lines
+
+
+def _drafting_result(rng: random.Random, many: int, factor: float, spread: float, noise: float) -> Result:
+    prompts = [LENGTH * normal(rng, spread) for _ in range(max(16, 4 * many))]
+
+    def point(concurrency: int, drafted: float) -> Point:
+        sent = prompts[: max(16, 4 * concurrency)]
+        length = drafted * len(sent) / math.fsum(1 / each for each in sent)
+        case = Case(0.0, 0, 5)
+        plain = [run(rng, 1, Truth(), case, 1.0) for _ in range(5)]
+        return Point(
+            concurrency, [replace(each, accept_length=length * normal(rng, noise)) for each in plain]
+        )
+
+    return result([point(1, 1.0), point(many, factor)])
+
+
 def coverage_table(count: int) -> list[str]:
     """How often a 95 % interval of the ratio holds the truth, and how wide it is."""
     methods: dict[str, Callable[[list[float], list[float], random.Random], tuple[float, float]]] = {
@@ -315,6 +376,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trials", type=int, default=4000, help="trials a row (default: 4000)")
+    parser.add_argument("--table", action="append", help="compute this table alone; may be given again")
     parser.add_argument("--page", type=Path, default=PAGE, help="page whose tables are replaced")
     given = parser.parse_args()
     text = given.page.read_text(encoding="utf-8")
@@ -323,8 +385,11 @@ def main() -> None:
         ("looks", look_table),
         ("culprits", culprit_table),
         ("floors", floor_table),
+        ("drafting", drafting_table),
         ("coverage", coverage_table),
     ):
+        if given.table and name not in given.table:
+            continue
         text = replace_block(text, name, table(given.trials))
         print(f"{name}: done", flush=True)
     given.page.write_text(text, encoding="utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 from blackwell.errors import OperatorError
 from blackwell.throughput.choice import choose_profile
 from blackwell.throughput.compare import compare
@@ -719,6 +720,35 @@ class TestKeptChoice:
 
 
 class TestPolicy:
+    def test_the_role_and_the_judge_have_the_same_defaults(self, repository: Path) -> None:
+        text = (repository / "roles/throughput_check/defaults/main.yml").read_text(encoding="utf-8")
+        role = yaml.safe_load(text)
+        named = {"margin", "floors", "weights", "min_accept_length", "drafting_margin", "accept_undecidable"}
+        assert {name: role[f"throughput_check_{name}"] for name in named} == {
+            name: getattr(POLICY, name) for name in named
+        }
+        assert {"ttft_s": role["throughput_check_ttft_margin"]} == POLICY.margins
+        assert (role["throughput_check_runs_min"], role["throughput_check_runs_max"]) == (
+            POLICY.min_runs,
+            POLICY.max_runs,
+        )
+
+    def test_the_inventory_leaves_the_margin_to_the_role_and_has_a_floor_for_every_point(
+        self, repository: Path
+    ) -> None:
+        role = yaml.safe_load(
+            (repository / "roles/throughput_check/defaults/main.yml").read_text(encoding="utf-8")
+        )
+        folder = repository / "inventory/blackwell/group_vars/all"
+        given = yaml.safe_load((folder / "throughput.yml").read_text(encoding="utf-8"))
+        assert "throughput_check_margin" not in given
+        values = {**role, **given}
+        policy = Policy.from_dict({"floors": values["throughput_check_floors"]})
+        points = [(at, "standard") for at in values["throughput_check_concurrency"]]
+        points += [(at, "long") for at in values["throughput_check_long_concurrency"]]
+        assert len(points) == 3
+        assert all(policy.floors_at(profile, *at) for profile in ("eagle3", "baseline") for at in points)
+
     def test_an_unknown_setting_is_refused(self) -> None:
         with pytest.raises(OperatorError, match="marign"):
             Policy.from_dict({"marign": 0.05})

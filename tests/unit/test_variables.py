@@ -324,6 +324,14 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
             "throughput_check_runs_min: is 30, but throughput_check_runs_max is 20. Raise throughput_check_runs_max.",
         ),
         (
+            {
+                "throughput_check_weights": {"1": 1, "16": 2, "8/long": 1},
+                "throughput_check_long_concurrency": [1],
+            },
+            "throughput_check_weights: names 16 and 8/long, which will not be measured. Weigh points of "
+            "throughput_check_concurrency, or as 1/long those of throughput_check_long_concurrency.",
+        ),
+        (
             {"cuda_toolkit_path": "/opt/cuda"},
             "cuda_toolkit_path: is /opt/cuda, but cuda_toolkit_source is wheels, which compiles with what the release "
             "brings. Set cuda_toolkit_source to present to compile with it, or leave cuda_toolkit_path out.",
@@ -424,6 +432,7 @@ def test_settings_that_cannot_both_be_meant(
         {"eagle3_server_api_key": "k" * 32, "eagle3_server_admin_api_key": "a" * 32},
         *({"rollout_serial": value} for value in (1, "2", "25%", [1, "25%"], ["100%"])),
         {"preflight_waive": ["acs", "python_headers"]},
+        *({"throughput_check_weights": value} for value in (None, {}, {1: 1, "8": "2", "1/long": 0})),
         *({"throughput_check_floors": value} for value in ({}, {"eagle3": {8: {"ttft_s": 1}, "1/long": {}}})),
         {"throughput_check_margin": "0.3", "throughput_check_ttft_margin": 0.6},
         *({"host_tuning_power_limit_w": value} for value in (0, "450", 600.0)),
@@ -443,6 +452,7 @@ SERIAL = (
     "at once."
 )
 WAIVE = "docs/preflight.md lists what can be waived."
+WEIGHTS = 'Write a number for each point that counts, as in {"1": 1, "8": 2, "1/long": 0.5}.'
 FLOORS = 'Write them by profile, point and figure, as in eagle3: {"1": {decode_tok_s: 45}}.'
 FIGURES = (
     "decode_tok_s, output_tok_s, accept_length, step_rate, ttft_s, ttft_p99_s, itl_p50_ms, itl_p95_ms, itl_p99_ms, "
@@ -557,6 +567,22 @@ BOOL = "Put it in quotes: without them YAML takes yes, no, on, off, true and fal
             f"floors.eagle3.1.decode_tok_s is not a number: found 'fast'. {FLOORS}",
         ),
         ("throughput_check_floors", {"eagle3": {"1": 45}}, f"has 45 for figures. {FLOORS}"),
+        (
+            "throughput_check_weights",
+            {"1": 0, "8": 0},
+            "all weights are 0, so no point would choose the profile: found 1: 0, 8: 0, expected at least one above 0, "
+            f"or none at all for equal ones. {WEIGHTS}",
+        ),
+        (
+            "throughput_check_weights",
+            {"8": -1},
+            f"the weight of 8 is out of range: found -1.0, expected 0 or more. {WEIGHTS}",
+        ),
+        (
+            "throughput_check_drafting_margin",
+            8,
+            "drafting_margin is out of range: found 8.0, expected a fraction between 0 and 0.5. 8 % is 0.08.",
+        ),
         # the host
         ("host_tuning_power_limit_w", -1, f"is -1. {POWER}"),
         ("host_tuning_power_limit_w", 6000, f"is 6000. {POWER}"),
