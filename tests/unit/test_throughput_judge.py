@@ -815,6 +815,12 @@ class TestComparison:
         assert comparison.differences[0].startswith("host fingerprint")
         assert any(row.figure == "accept_length" and row.after is None for row in comparison.rows)
 
+    def test_a_point_that_only_one_has_is_named(self) -> None:
+        comparison = compare(make_result(concurrency=(1,)), make_result(concurrency=(1, 8)))
+        assert comparison.differences == ["8 requests: measured after only"]
+        empty = make_result(identity={"points": [make_point(1), Point(8, [])]})
+        assert compare(make_result(), empty).differences == ["8 requests: measured before only"]
+
 
 class TestModule:
     def test_it_returns_verdict_and_table(self, run_module: Any) -> None:

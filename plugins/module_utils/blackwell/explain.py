@@ -79,6 +79,10 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
     for kind, name in (("profile", "profile"), ("version", "sglang_version"), ("engine files", "engine")):
         if old[name] != new[name]:
             yield kind, name, old[name], new[name]
+    if old["profile"] != new["profile"]:
+        lost = ["; ".join((receipt.get("choice") or {}).get("given_up", [])) for receipt in (before, after)]
+        if any(lost):
+            yield "profile", "slower than the other profile at", lost[0] or None, lost[1] or None
     if before["host"] != after["host"]:
         yield "host", "host", before["host"], after["host"]
     parts = [receipt["fingerprint"].get("parts", {}) for receipt in (before, after)]

@@ -10,6 +10,7 @@ from typing import Any
 from .intervals import ratio_interval
 from .judge import differences, point_name
 from .legend import FIGURES
+from .points import are_figures
 from .result import Result
 
 _ERROR = 0.025
@@ -60,12 +61,25 @@ def compare(before: Result, after: Result) -> Comparison:
             old, new = one.samples(figure) if one else [], two.samples(figure) if two else []
             if old or new:
                 rows.append(_row(point_name(point), figure, old, new))
-    return Comparison(_title(before), _title(after), differences(after, before), rows)
+    return Comparison(
+        _title(before), _title(after), [*differences(after, before), *_alone(before, after)], rows
+    )
+
+
+def _alone(before: Result, after: Result) -> list[str]:
+    """The points that only one of the two has figures of, a line each."""
+    lines = []
+    for mine, other, when in ((before, after, "before"), (after, before, "after")):
+        for point in mine.points:
+            counterpart = other.point(point.concurrency, point.prompts)
+            if counterpart is None or not any(run.valid for run in counterpart.runs):
+                lines.append(f"{point_name(point)}: measured {when} only")
+    return lines
 
 
 def _row(point: str, figure: str, old: list[float], new: list[float]) -> Row:
     change = low = high = None
-    if old and new and min(*old, *new) > 0:
+    if are_figures(old) and are_figures(new):
         ratio = ratio_interval(new, old, _ERROR)
         change = ratio.estimate - 1
         if ratio.low > 0 and math.isfinite(ratio.high):
