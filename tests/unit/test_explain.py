@@ -52,6 +52,17 @@ def receipt(**given: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_another_profile_says_what_it_gives_up() -> None:
+    before, after = receipt(), receipt(choice={"given_up": ["8 requests (-12.0%)"]})
+    after["requested"] = {**after["requested"], "profile": "baseline"}
+    (first, second, *_) = explain.explain(before, after)
+    assert {first.name, second.name} == {"profile", "slower than the other profile at"}
+    assert "8 requests (-12.0%)" in (first.after, second.after)
+    assert all(
+        "slower" not in found.name for found in explain.explain(before, receipt(choice=after["choice"]))
+    )
+
+
 def changed(path: str, value: Any, base: dict[str, Any] | None = None) -> dict[str, Any]:
     """A copy with one value changed, which is given by its path."""
     other = copy.deepcopy(base or receipt())
