@@ -12,6 +12,8 @@ short_description: Wait until an SGLang server has no open requests
 description:
   - Waits until the server has been idle for two seconds, or the time is over. Does not fail then; what is open is
     returned. SGLang itself waits for open requests when it is stopped.
+  - A server that does not say how many are open is waited for as long. Then it fails if C(/health) answers 200, and
+    returns null as RV(left) if not, because a server that gives no answers is there to be replaced.
 author: Blackwell SGLang contributors
 options:
   config:
@@ -40,16 +42,20 @@ EXAMPLES = r"""
 
 RETURN = r"""
 open:
-  description: Requests that were open at the beginning.
-  returned: always
+  description: Requests that were open at the beginning; null when it was not known.
+  returned: success
   type: int
 left:
-  description: Requests that were still open.
-  returned: always
+  description: Requests that were still open; null when it was not known.
+  returned: success
   type: int
+why:
+  description: Why it was not known at the end; else empty.
+  returned: success
+  type: str
 seconds:
   description: How long it took.
-  returned: always
+  returned: success
   type: float
 """
 
@@ -58,7 +64,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import inflight
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.readiness import server_url
+from ansible.module_utils.blackwell.readiness import get_health, server_url
 from ansible.module_utils.blackwell.server import read_config
 
 
@@ -76,11 +82,14 @@ def main() -> None:
     timeout = 0.0 if module.check_mode else module.params["timeout"]
     try:
         # Whoever does not want to wait does not ask either: a server that cannot say it must not be in the way.
-        asked = module.params["timeout"] > 0
-        done = inflight.wait(lambda: inflight.count(url, key) if asked else 0, timeout=timeout)
+        if module.params["timeout"] <= 0:
+            done = inflight.Wait(None, None, 0.0, "it was not asked")
+        else:
+            done = inflight.wait(lambda: inflight.look(url, key), timeout=timeout)
+            inflight.judge_unknown(url, done, get_health(url) if done.left is None else 0)
     except OperatorError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, open=done.open, left=done.left, seconds=done.seconds)
+    module.exit_json(changed=False, open=done.open, left=done.left, seconds=done.seconds, why=done.why)
 
 
 if __name__ == "__main__":

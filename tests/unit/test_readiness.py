@@ -234,8 +234,13 @@ def test_a_completion_is_counted_by_the_server(server: tuple[type[Server], str])
     ("answer", "error"),
     [
         ((401, b'{"error":"Unauthorized"}'), 'status 401: {"error":"Unauthorized"}'),
-        ((200, b"not json"), "JSONDecodeError"),
-        ((200, b'{"text": "x"}'), "KeyError"),
+        ((200, b"not json"), "not JSON"),
+        ((200, b"[]"), "no object"),
+        ((200, b""), "not JSON"),
+        ((200, b'{"text": "x"}'), "completion_tokens"),
+        ((200, b'{"text": null, "meta_info": {"completion_tokens": 1}}'), "without text"),
+        ((200, b'{"text": "x", "meta_info": {"completion_tokens": "1"}}'), "completion_tokens"),
+        ((200, b'{"text": "x", "meta_info": [1]}'), "completion_tokens"),
     ],
 )
 def test_a_refused_or_broken_completion_says_so(

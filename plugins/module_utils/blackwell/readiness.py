@@ -8,18 +8,18 @@ request.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from .address import local_url
 from .files import sha256
+from .http_client import AnswerError, NoAnswerError, ask
 from .redaction import redact
 
 UNIT_PROPERTIES = (
@@ -169,13 +169,10 @@ def telling_line(journal: Sequence[str], late: str = "") -> str:
 
 
 def get_health(url: str, *, timeout: float = HEALTH_TIMEOUT) -> int:
-    """The status of ``GET /health``, 0 when nobody answers."""
+    """The status of ``GET /health``, 0 when no whole answer comes."""
     try:
-        with _open(urllib.request.Request(f"{url}/health"), timeout) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (OSError, http.client.HTTPException):
+        return ask(f"{url}/health", timeout=timeout).status
+    except NoAnswerError:
         return 0
 
 
@@ -184,43 +181,38 @@ def get_completion(
 ) -> dict[str, Any]:
     """Ask for a real completion through SGLang's ``/generate``.
 
-    Returns ``status`` (of HTTP, 0 without an answer), ``tokens`` (how many came, by the server's count),
-    ``text`` and
+    Returns ``status`` (of HTTP, 0 without an answer), ``tokens`` (how many came, by the server's count), ``text`` and
     ``error`` (empty when it answered).
     """
     body = {
         "text": prompt,
         "sampling_params": {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True},
     }
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    request = urllib.request.Request(f"{url}/generate", data=json.dumps(body).encode(), headers=headers)
     outcome = {"status": 0, "tokens": 0, "text": "", "error": ""}
     try:
-        with _open(request, timeout) as answer:
-            outcome["status"] = int(answer.status)
-            result = json.load(answer)
+        answer = ask(f"{url}/generate", timeout=timeout, key=key, body=body)
+    except NoAnswerError as error:
+        return {**outcome, "error": str(error)}
+    outcome["status"] = answer.status
+    if answer.status != HTTPStatus.OK:
+        return {**outcome, "error": f"status {answer.status}: {answer.text[:500]}"}
+    try:
+        said = answer.json_object()
+    except AnswerError as error:
+        return {**outcome, "error": str(error)}
+    text, meta = said.get("text"), said.get("meta_info")
+    count = meta.get("completion_tokens") if isinstance(meta, dict) else None
+    if not isinstance(text, str) or not isinstance(count, int) or isinstance(count, bool):
         return {
             **outcome,
-            "tokens": int(result["meta_info"]["completion_tokens"]),
-            "text": str(result["text"]),
+            "error": f"an answer without text or meta_info.completion_tokens: {answer.text[:200]}",
         }
-    except urllib.error.HTTPError as error:
-        said = error.read(500).decode(errors="replace")
-        return {**outcome, "status": error.code, "error": f"status {error.code}: {said}"}
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        return {**outcome, "error": f"{type(error).__name__}: {error}"}
-
-
-def _open(request: urllib.request.Request, timeout: float) -> Any:
-    # The server is on this host: a proxy from the environment must not be asked.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout)
+    return {**outcome, "tokens": count, "text": text}
 
 
 def server_url(arguments: Mapping[str, Any]) -> str:
     """Where the host itself reaches a server with these arguments."""
-    host = str(arguments.get("host", "127.0.0.1"))
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{arguments.get('port', 30000)}"
+    return local_url(str(arguments.get("host", "127.0.0.1")), arguments.get("port", 30000))
 
 
 def read_started(path: Path, unit: Mapping[str, str]) -> dict[str, Any] | None:
