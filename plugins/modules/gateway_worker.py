@@ -10,7 +10,11 @@ DOCUMENTATION = r"""
 module: gateway_worker
 short_description: Take a host out of a gateway, or put it in
 description:
-  - Runs on the gateway. Writes the manifest that smg watches, and waits until smg has done what it says.
+  - Runs on the gateway. Writes the manifest that smg watches, and waits until smg has done what it says. If smg does
+    not do it in time, the host's entry is put back as it was, so that a gateway that starts again does what it does
+    now, and the module fails.
+  - smg refuses a whole manifest for one entry that it does not take. So what is no address is refused before anything
+    is written, and such an entry of an older record is left out, with a warning.
   - A host that is taken out gets no new request; the open ones go on. Whether they have ended the host itself
     knows.
   - A host that somebody else took out is not put in again.
@@ -23,13 +27,13 @@ options:
     type: path
     default: /etc/sglang-gateway
   worker:
-    description: The host's address as the gateway uses it.
+    description: The host's address as the gateway uses it, as V(http://HOST:PORT).
     type: str
     required: true
   state:
     description:
       - V(serving) sends requests to it.
-      - V(drained) sends no new ones.
+      - V(drained) sends no new ones. Fails where O(by=operator) and the gateway does not know the host.
       - V(absent) forgets it, whoever took it out.
     type: str
     required: true
@@ -107,6 +111,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import gateway
+from ansible.module_utils.blackwell.address import worker_url
 from ansible.module_utils.blackwell.errors import OperatorError
 
 POLL_INTERVAL = 0.5
@@ -125,42 +130,58 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
-    # smg writes names of hosts in lower case, whatever the manifest has, and answers by them.
-    url = given["worker"].lower()
-    workers: dict[str, gateway.Worker] = {}
-    config = Path(given["config"])
     try:
-        if given["may_be_missing"] and not config.exists():
-            # Made by now but for check mode, it would have started without hosts.
-            before: dict[str, gateway.Host] = {}
-            step = _step(given, url, before, workers)
-            owed = step.changed
-        else:
-            access = gateway.Access.read(config)
-            records = access.records
-            with records.held():
-                before = records.read()
-                if given["state"] == "drained" and _state(before, url) == gateway.SERVING:
-                    workers = access.workers()
-                step = _step(given, url, before, workers)
-                owed = step.changed or not records.manifest_is(step.hosts)
-                if owed and not module.check_mode:
-                    records.write(step.hosts)
-            if not module.check_mode:
-                _wait(access, _state(step.hosts, url), url, given["timeout"])
+        done = _change(module, dict(module.params))
     except OperatorError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(
-        changed=owed,
-        owed=owed,
-        was=_state(before, url),
-        now=_state(step.hosts, url),
-        left_out=step.left_out,
-        open=workers[url].load if url in workers else 0,
-        serving=sorted(other for other, host in step.hosts.items() if host.state == gateway.SERVING),
-        diff={"before": gateway.manifest(before), "after": gateway.manifest(step.hosts)},
-    )
+    module.exit_json(**done)
+
+
+def _change(module: AnsibleModule, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what is asked, or say what would be done."""
+    url = worker_url(given["worker"])
+    workers: dict[str, gateway.Worker] = {}
+    config = Path(given["config"])
+    if given["may_be_missing"] and not config.exists():
+        # Made by now but for check mode, it would have started without hosts.
+        before: dict[str, gateway.Host] = {}
+        step = _step(given, url, before, workers)
+        owed = step.changed
+    else:
+        access = gateway.Access.read(config)
+        records = access.records
+        with records.held():
+            before, refused = gateway.usable(records.read())
+            for entry in refused:
+                module.warn(f"The gateway leaves out {entry!r}, which is not the address of a host.")
+            if given["state"] == "drained" and _state(before, url) == gateway.SERVING:
+                workers = access.workers()
+            step = _step(given, url, before, workers)
+            owed = step.changed or not records.manifest_is(step.hosts)
+            if owed and not module.check_mode:
+                records.write(step.hosts)
+        if not module.check_mode:
+            try:
+                _wait(access, _state(step.hosts, url), url, given["timeout"])
+            except OperatorError as error:
+                if not step.changed or not records.put_back(url, before.get(url), step.hosts.get(url)):
+                    raise
+                raise OperatorError(
+                    f"{error.problem}, so {_state(before, url)} is written again",
+                    found=error.found,
+                    expected=error.expected,
+                    remedy=error.remedy,
+                ) from None
+    return {
+        "changed": owed,
+        "owed": owed,
+        "was": _state(before, url),
+        "now": _state(step.hosts, url),
+        "left_out": step.left_out,
+        "open": workers[url].load if url in workers else 0,
+        "serving": sorted(other for other, host in step.hosts.items() if host.state == gateway.SERVING),
+        "diff": {"before": gateway.manifest(before), "after": gateway.manifest(step.hosts)},
+    }
 
 
 def _state(hosts: Mapping[str, gateway.Host], url: str) -> str:
@@ -196,7 +217,8 @@ def _wait(access: gateway.Access, now: str, url: str, timeout: float) -> None:
                 f"The gateway has not done what its manifest says about {url}",
                 found=f"status {workers[url].status if url in workers else 'unknown'} after {timeout:.0f} s",
                 expected="ready" if now == gateway.SERVING else "draining, or gone",
-                remedy="look at journalctl --unit sglang-gateway, and whether the gateway reaches the host",
+                remedy=f"curl {url}/health on the gateway; journalctl --unit sglang-gateway says what it makes of the "
+                "manifest; then run again",
             )
         time.sleep(POLL_INTERVAL)
 

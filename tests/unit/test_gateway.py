@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from blackwell import gateway
+from blackwell.address import worker_url
 from blackwell.errors import OperatorError
 from blackwell.gateway import DRAINED, SERVING, Host
 
 from tests import gateways
 from tests.stand_in.server import Behaviour, StandIn
+from tests.unit.test_address import WORKERS
 
 A, B, C = "http://a:30000", "http://b:30000", "http://c:30000"
 ALL = frozenset([A, B, C])
@@ -44,6 +46,17 @@ def test_taking_out_twice_changes_nothing_and_keeps_who_did_it() -> None:
 
 def test_a_host_that_was_never_in_is_not_taken_out() -> None:
     assert not drain({}, A, least=9).changed
+
+
+def test_an_operator_hears_that_the_host_he_names_is_none_of_the_gateway() -> None:
+    with pytest.raises(OperatorError, match="Found: it has http://a:30000") as said:
+        drain({A: THREE[A]}, B, by="operator")
+    assert "worker" in said.value.remedy
+
+
+def test_an_entry_that_is_no_url_is_in_no_manifest() -> None:
+    bad = "http://2001:db8::11:30000"
+    assert gateway.usable({**THREE, bad: THREE[A]}) == (THREE, [bad])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +100,7 @@ def test_a_new_host_is_put_in() -> None:
 
 def test_a_damaged_record_is_refused_and_not_taken_for_no_hosts(tmp_path: Path) -> None:
     (tmp_path / "hosts.json").write_text('{"http://a:30000": {"state"')
-    with pytest.raises(OperatorError, match="cannot be read"):
+    with pytest.raises(OperatorError, match="is not JSON"):
         gateway.Records(tmp_path).read()
 
 
@@ -104,7 +117,7 @@ def test_without_a_record_the_manifest_says_who_serves(tmp_path: Path) -> None:
 
 def test_a_manifest_without_a_record_is_not_taken_for_no_hosts_when_it_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "workers.json").write_text('{"workers": [')
-    with pytest.raises(OperatorError, match="cannot be read"):
+    with pytest.raises(OperatorError, match="is not JSON"):
         gateway.Records(tmp_path).read()
 
 
@@ -258,6 +271,90 @@ def test_a_host_with_capitals_in_its_name_is_one_host(servers: list[StandIn], ch
     assert not again["changed"] and again["serving"] == [url.lower()], again
 
 
+def poison(front: gateways.Gateway, bad: str) -> None:
+    """Write the record and the manifest as an older version did, with an entry that smg does not take."""
+    record = json.loads((front.state / "hosts.json").read_text(encoding="utf-8"))
+    record[bad] = {"state": "serving", "by": "rollout", "since": 1.0}
+    (front.state / "hosts.json").write_text(json.dumps(record), encoding="utf-8")
+    manifest = json.loads((front.state / "workers.json").read_text(encoding="utf-8"))
+    manifest["workers"].append({"url": bad})
+    (front.state / "workers.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def test_smg_takes_every_url_that_is_not_refused(
+    servers: list[StandIn], front: gateways.Gateway, change: Any
+) -> None:
+    others = {worker_url(given): Host(SERVING, "rollout", 1.0) for given in WORKERS}
+    gateway.Records(front.state).write(others)
+    done = change(servers[0].url, "serving")
+    assert not done.get("failed"), done
+
+
+@pytest.mark.parametrize(
+    "given", ["http://2001:db8::11:30000", "127.0.0.1:30000", "http://[fe80::1%eth0]:30000"]
+)
+def test_what_is_no_url_is_refused_before_anything_is_written(
+    servers: list[StandIn], front: gateways.Gateway, change: Any, given: str
+) -> None:
+    change(servers[0].url, "serving")
+    before = {file.name: file.read_bytes() for file in front.state.glob("*.json")}
+    for state in ("serving", "drained", "absent"):
+        assert "is not the address of a host" in change(given, state)["msg"]
+    assert {file.name: file.read_bytes() for file in front.state.glob("*.json")} == before
+
+
+def test_a_bad_entry_of_an_older_record_keeps_no_other_host_in(
+    servers: list[StandIn], front: gateways.Gateway, change: Any
+) -> None:
+    one, two = servers
+    for server in servers:
+        change(server.url, "serving")
+    poison(front, "http://2001:db8::11:30000")
+    # smg starts with no hosts at all.
+    front.stop()
+    front.start()
+    done = change(one.url, "serving")
+    assert done["owed"] and done["serving"] == sorted([one.url, two.url])
+    assert change(one.url, "drained")["changed"]
+    for _ in range(4):
+        ask(front.url)
+    assert one.state.requests == 0
+
+
+def test_a_change_that_smg_does_not_make_is_put_back(
+    servers: list[StandIn], front: gateways.Gateway, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = servers
+    for server in servers:
+        change(server.url, "serving")
+    kept = {file.name: file.read_bytes() for file in front.state.glob("*.json")}
+    # One that nobody answers at, then a manifest that smg does not take.
+    assert "absent is written again" in change("http://127.0.0.1:1", "serving", timeout=2)["msg"]
+    with monkeypatch.context() as other:
+        other.setattr("ansible.module_utils.blackwell.gateway.manifest", lambda hosts: '{"version": 2}')
+        said = change(one.url, "drained", timeout=7)
+    assert said["failed"] and "serving is written again" in said["msg"], said
+    # With a writer that works again, nothing is left of it, and a gateway that starts again has its hosts.
+    change(one.url, "serving")
+    front.stop()
+    front.start()
+    change(two.url, "serving")
+    after = {file.name: file.read_bytes() for file in front.state.glob("*.json")}
+    assert after == kept
+    for _ in range(4):
+        ask(front.url)
+    assert one.state.requests == two.state.requests == 2
+
+
+def test_what_others_have_changed_meanwhile_is_not_put_back(tmp_path: Path) -> None:
+    records = gateway.Records(tmp_path)
+    written = {**THREE, A: Host(DRAINED, "rollout", 2.0)}
+    records.write({url: host for url, host in written.items() if url != B})
+    assert records.put_back(A, THREE[A], written[A])
+    assert records.read() == {A: THREE[A], C: THREE[C]} and records.manifest_is(records.read())
+    assert not records.put_back(A, None, written[A]) and A in records.read()
+
+
 def test_nobody_without_the_key_adds_a_host(front: gateways.Gateway) -> None:
     request = urllib.request.Request(f"{front.url}/workers", b'{"url": "http://127.0.0.1:1"}', method="POST")
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -268,7 +365,7 @@ def test_nobody_without_the_key_adds_a_host(front: gateways.Gateway) -> None:
 def test_in_check_mode_a_gateway_that_is_not_there_yet_starts_without_hosts(
     run_module: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    given = {"config": str(tmp_path / "none"), "worker": A, "may_be_missing": True}
+    given = {"config": str(tmp_path / "none"), "worker": A, "may_be_missing": True, "by": "rollout"}
     assert run_module("gateway_worker", {**given, "state": "serving"}, check=True)["changed"]
     drained = run_module("gateway_worker", {**given, "state": "drained", "min_available": 1}, check=True)
     assert not drained["changed"] and drained["now"] == "absent"

@@ -34,7 +34,10 @@ def http_url(host: str, port: Any) -> str:
         port: the TCP port.
     """
     bare = _bare(str(host).strip())
-    return f"http://{f'[{bare}]' if ':' in bare else bare}:{port}"
+    if ":" in bare:
+        # A zone (fe80::1%eth0) is written as RFC 6874 has it.
+        bare = f"[{bare.replace('%25', '%').replace('%', '%25')}]"
+    return f"http://{bare}:{port}"
 
 
 def local_url(host: str, port: Any) -> str:
@@ -91,16 +94,14 @@ def _host(host: str, bracketed: bool) -> str:
     address = _address(host)
     if bracketed and not isinstance(address, ipaddress.IPv6Address):
         raise ValueError(f"{host!r} is no IPv6 address")
+    if address is None:
+        return _name(host)
+    if address.is_unspecified:
+        raise ValueError("a wildcard is where a server listens, and not where it is reached")
     if isinstance(address, ipaddress.IPv6Address):
-        # Written in two ways, by Python's versions as well, and the same as the one that is in it.
-        if address.ipv4_mapped is None:
-            return f"[{address}]"
-        address = address.ipv4_mapped
-    if address is not None:
-        if address.is_unspecified:
-            raise ValueError("a wildcard is where a server listens, and not where it is reached")
-        return str(address)
-    return _name(host)
+        # One that holds an IPv4 address is written in two ways, by Python's versions as well.
+        return str(address.ipv4_mapped) if address.ipv4_mapped else f"[{address}]"
+    return str(address)
 
 
 def _name(name: str) -> str:

@@ -13,20 +13,24 @@ brings back a host that was taken out.
 from __future__ import annotations
 
 import fcntl
-import http.client
 import json
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from .address import local_url, worker_url
 from .errors import OperatorError
 from .files import replace
+from .http_client import AnswerError, NoAnswerError, ask
+from .json_reader import read_object
 
 SERVING = "serving"
 DRAINED = "drained"
+ROLLOUT = "rollout"
+OPERATOR = "operator"
 
 READY = "ready"
 API_TIMEOUT = 10.0
@@ -67,7 +71,8 @@ def drain(
 ) -> Step:
     """Take a host out.
 
-    One that was never in, or that is out already, stays as it is: the one who took it out decides about its return.
+    One that is out already stays as it is: the one who took it out decides about its return. One that was never in
+    stays out for a rollout, which may be its first; an operator means one that is in.
 
     Args:
         hosts: all hosts by URL.
@@ -78,9 +83,16 @@ def drain(
         min_available: how many others have to be left that serve and are healthy, if this one is.
 
     Raises:
-        OperatorError: too few would be left.
+        OperatorError: too few would be left, or an operator names a host that the gateway does not know.
     """
     before = hosts.get(url)
+    if before is None and by == OPERATOR:
+        raise OperatorError(
+            f"The gateway has no host {url}, so none is taken out",
+            found=f"it has {', '.join(sorted(hosts)) or 'none'}",
+            expected="one of its hosts",
+            remedy="name one of them as worker",
+        )
     if before is None or before.state == DRAINED:
         return Step(dict(hosts), changed=False)
     left = sorted(
@@ -114,6 +126,20 @@ def forget(hosts: Mapping[str, Host], url: str) -> Step:
     return Step({other: host for other, host in hosts.items() if other != url}, changed=url in hosts)
 
 
+def usable(hosts: Mapping[str, Host]) -> tuple[dict[str, Host], list[str]]:
+    """The hosts that a manifest may name, and the entries that it may not: smg refuses the whole of it for one.
+
+    No gateway has ever sent a request to such an entry.
+    """
+    taken, refused = {}, []
+    for url, host in hosts.items():
+        try:
+            taken[worker_url(url)] = host
+        except OperatorError:
+            refused.append(url)
+    return taken, sorted(refused)
+
+
 class Records:
     """The two files, in one folder."""
 
@@ -136,36 +162,34 @@ class Records:
         Raises:
             OperatorError: a file is damaged. To go on with none would let the gateway forget every host.
         """
-        try:
-            text = self.hosts_file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        if not self.hosts_file.exists():
             return self._served()
-        try:
-            return {url: Host(**entry) for url, entry in json.loads(text).items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise OperatorError(
-                f"{self.hosts_file} cannot be read",
-                found=str(error),
-                expected="the hosts of the gateway, as Ansible wrote them",
-                remedy=f"remove it, and run again: {self.manifest_file} says who serves. What an operator has taken "
-                "out is to be taken out again",
-            ) from None
+        remedy = (
+            f"rm {self.hosts_file}, and run again: {self.manifest_file} says who serves. What an operator has taken "
+            "out is to be taken out again"
+        )
+        entries = read_object(self.hosts_file, remedy=remedy)
+        return {url: _host(entry, self.hosts_file, remedy) for url, entry in entries.items()}
 
     def _served(self) -> dict[str, Host]:
-        try:
-            text = self.manifest_file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        if not self.manifest_file.exists():
             return {}
+        remedy = (
+            f"rm {self.manifest_file}, and run site.yml, which puts the hosts in again one after the other; there is "
+            f"no {self.hosts_file.name} beside it"
+        )
         since = self.manifest_file.stat().st_mtime
-        try:
-            return {worker["url"]: Host(SERVING, "rollout", since) for worker in json.loads(text)["workers"]}
-        except (ValueError, TypeError, KeyError) as error:
+        workers = read_object(self.manifest_file, remedy=remedy).get("workers")
+        if not isinstance(workers, list) or not all(
+            isinstance(worker, dict) and isinstance(worker.get("url"), str) for worker in workers
+        ):
             raise OperatorError(
-                f"{self.manifest_file} cannot be read",
-                found=f"{type(error).__name__}: {error}, and no {self.hosts_file.name} beside it",
-                expected="a manifest of smg, as Ansible wrote it",
-                remedy="remove it, and run site.yml, which puts the hosts in again one after the other",
-            ) from None
+                f"{self.manifest_file} is no manifest of smg",
+                found=f"{workers!r:.200} as workers",
+                expected="a list of workers, each with a url",
+                remedy=remedy,
+            )
+        return {worker["url"]: Host(SERVING, ROLLOUT, since) for worker in workers}
 
     def write(self, hosts: Mapping[str, Host]) -> None:
         """The record first: a run that is killed in between leaves a manifest that the next one mends."""
@@ -173,12 +197,50 @@ class Records:
         replace(self.hosts_file, json.dumps(entries, indent=2) + "\n")
         replace(self.manifest_file, manifest(hosts))
 
+    def put_back(self, url: str, before: Host | None, written: Host | None) -> bool:
+        """Undo a change of one host that smg has not made, unless somebody has changed that host since.
+
+        Others may have come or gone meanwhile, so only this one is put back.
+
+        Args:
+            url: the host.
+            before: what the record had before the change; None for nothing.
+            written: what the change has written.
+
+        Returns:
+            Whether the record and the manifest are as they were for this host.
+        """
+        with self.held():
+            hosts = self.read()
+            if hosts.get(url) != written:
+                return False
+            hosts.pop(url, None)
+            self.write({**hosts, **({url: before} if before else {})})
+            return True
+
     def manifest_is(self, hosts: Mapping[str, Host]) -> bool:
         """Whether the manifest is what the hosts make it."""
         try:
-            return self.manifest_file.read_text(encoding="utf-8") == manifest(hosts)
+            return self.manifest_file.read_bytes() == manifest(hosts).encode()
         except OSError:
             return False
+
+
+def _host(entry: Any, file: Path, remedy: str) -> Host:
+    if (
+        not isinstance(entry, dict)
+        or set(entry) != {"state", "by", "since"}
+        or entry["state"] not in (SERVING, DRAINED)
+        or entry["by"] not in (ROLLOUT, OPERATOR)
+        or not isinstance(entry["since"], (int, float))
+    ):
+        raise OperatorError(
+            f"{file} holds what is no host of a gateway",
+            found=f"{entry!r:.200}",
+            expected="state (serving or drained), by (rollout or operator) and since",
+            remedy=remedy,
+        )
+    return Host(**entry)
 
 
 def manifest(hosts: Mapping[str, Host]) -> str:
@@ -219,48 +281,82 @@ class Access:
         """From the gateway's configuration folder.
 
         Raises:
-            OperatorError: there is no gateway of this project on this host.
+            OperatorError: there is no gateway of this project on this host, or its settings are damaged.
         """
+        remedy = (
+            "ansible-playbook site.yml -i <inventory> --limit sglang_gateways, or take this host out of "
+            "sglang_gateways"
+        )
+        settings = read_object(config / "settings.json", remedy=remedy)
+        host, port, manifest_file = (settings.get(name) for name in ("host", "port", "discovery_file"))
         try:
-            settings = json.loads((config / "settings.json").read_text(encoding="utf-8"))
             key = (config / "control.key").read_text(encoding="utf-8").strip()
-            host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings["host"], settings["host"])
-            manifest_file = Path(settings["discovery_file"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             raise OperatorError(
-                f"{config} does not say how the gateway of this host is reached",
-                found=f"{type(error).__name__}: {error}",
-                expected="the settings that the role gateway writes",
-                remedy="ansible-playbook site.yml -i <inventory> --limit sglang_gateways, or take this host out of "
-                "sglang_gateways",
+                f"{config / 'control.key'} cannot be read",
+                found=str(error),
+                expected="the key that the role gateway makes",
+                # The role makes one only where there is none.
+                remedy=f"rm -f {config / 'control.key'} on the gateway, then {remedy}",
             ) from None
-        address = f"[{host}]" if ":" in host else host
-        return cls(f"http://{address}:{settings['port']}", key, Records(manifest_file.parent))
+        # No header can carry anything else.
+        if not key or not key.isascii() or not key.isprintable():
+            raise OperatorError(
+                f"{config / 'control.key'} holds no key",
+                found=f"{len(key)} characters, not all of them letters and digits",
+                expected="the key that the role gateway makes",
+                remedy=f"rm -f {config / 'control.key'} on the gateway, then {remedy}",
+            )
+        if not isinstance(host, str) or not isinstance(port, int) or not isinstance(manifest_file, str):
+            raise OperatorError(
+                f"{config / 'settings.json'} does not say how the gateway of this host is reached",
+                found=f"host {host!r:.100}, port {port!r:.100}, discovery_file {manifest_file!r:.100}",
+                expected="the settings that the role gateway writes",
+                remedy=remedy,
+            )
+        return cls(local_url(host, port), key, Records(Path(manifest_file).parent))
 
     def workers(self) -> dict[str, Worker]:
         """What the gateway makes of its workers, by URL.
 
         Raises:
-            OperatorError: it does not answer.
+            OperatorError: it does not answer, or not with its workers.
         """
-        request = urllib.request.Request(
-            f"{self.url}/workers", headers={"Authorization": f"Bearer {self.key}"}
-        )
-        # The gateway is this very host: a proxy from the environment must not be asked.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=API_TIMEOUT) as answer:
-                said: dict[str, Any] = json.load(answer)
-            return {
-                worker["url"]: Worker(worker["status"], int(worker["load"])) for worker in said["workers"]
-            }
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+            answer = ask(f"{self.url}/workers", timeout=API_TIMEOUT, key=self.key)
+            if answer.status != HTTPStatus.OK:
+                raise AnswerError(f"status {answer.status}: {answer.text[:200]}")
+            return read_workers(answer.json_object())
+        except (NoAnswerError, AnswerError) as error:
             raise OperatorError(
                 f"The gateway at {self.url} does not say which workers it has",
-                found=f"{type(error).__name__}: {error}",
+                found=str(error),
                 expected="an answer to GET /workers",
-                remedy="look at systemctl status sglang-gateway, then run again",
+                remedy="systemctl restart sglang-gateway, then run again; where it goes on, journalctl --unit "
+                "sglang-gateway says why",
             ) from None
+
+
+def read_workers(said: Mapping[str, Any]) -> dict[str, Worker]:
+    """The workers in smg's answer to ``GET /workers``, by URL.
+
+    Raises:
+        AnswerError: it is no such answer.
+    """
+    workers = said.get("workers")
+    if not isinstance(workers, list):
+        raise AnswerError(f"an answer without a list of workers: {said!r:.200}")
+    found = {}
+    for worker in workers:
+        url, status, load = (
+            (worker.get("url"), worker.get("status"), worker.get("load"))
+            if isinstance(worker, dict)
+            else (None, None, None)
+        )
+        if not isinstance(url, str) or not isinstance(status, str) or type(load) is not int:
+            raise AnswerError(f"a worker without url, status or load: {worker!r:.200}")
+        found[url] = Worker(status, load)
+    return found
 
 
 def arrived(state: str, url: str, workers: Mapping[str, Worker]) -> bool:
