@@ -114,13 +114,13 @@ expected:
   type: dict
 """
 
-import json
 import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import receipt
 from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.json_reader import find_object
 
 
 def main() -> None:
@@ -174,7 +174,7 @@ def main() -> None:
             outcome=given["outcome"],
             reason=given["reason"],
             marks=[{"phase": mark["phase"], "at": float(mark["at"])} for mark in given["marks"]],
-            outage=_outage(given["outage_file"]),
+            outage=find_object(Path(given["outage_file"])) if given["outage_file"] else None,
             content=given["content"],
             secrets=given["secrets"],
             keep=given["keep"],
@@ -187,13 +187,6 @@ def main() -> None:
     except OperatorError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=True, receipt=written)
-
-
-def _outage(file: str | None) -> dict[str, float] | None:
-    try:
-        return dict(json.loads(Path(file).read_text())) if file else None
-    except (OSError, ValueError):
-        return None
 
 
 if __name__ == "__main__":

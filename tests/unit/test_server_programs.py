@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.util
 import json
@@ -10,10 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from blackwell.address import local_url
 
 from tests.unit.vanishing import losing
 
@@ -320,3 +324,169 @@ def test_a_start_is_given_up_with_the_reason(
     )
     assert prepare.main() == "Not started after waiting for 0 s: nvidia-smi shows 0 of 8 GPUs"
     assert not (tmp_path / "run").exists()
+
+
+Answer = list[dict[str, Any]]
+SHORT = "abc"
+
+
+def answer(body: bytes | list[bytes], kind: bytes = b"application/json") -> Answer:
+    """What an application sends: one body, or one in parts."""
+    parts = [body] if isinstance(body, bytes) else body
+    headers = [(b"Content-Length", str(sum(map(len, parts))).encode()), (b"content-type", kind)]
+    start = {"type": "http.response.start", "status": 200, "headers": headers}
+    last = len(parts) - 1
+    return [
+        start,
+        *(
+            {"type": "http.response.body", "body": part, "more_body": number < last}
+            for number, part in enumerate(parts)
+        ),
+    ]
+
+
+@pytest.fixture
+def leave(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[Answer, list[int]]]]:
+    """How an answer leaves a server that is built on Starlette; and how many messages had left after each one sent."""
+    package = tmp_path / "starlette"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "applications.py").write_text(
+        "class Starlette:\n"
+        "    def __init__(self, sent): self.sent = sent\n"
+        "    async def __call__(self, scope, receive, send):\n"
+        "        for message in self.sent: await send(message)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    serve = load(programs / "serve.py")
+
+    def run(sent: Answer, secrets: list[str], kind: str = "http") -> tuple[Answer, list[int]]:
+        serve.redact_answers(secrets)
+        application = sys.modules["starlette.applications"].Starlette([])
+        left: Answer = []
+        counts: list[int] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            left.append(message)
+
+        def watched() -> Iterator[dict[str, Any]]:
+            for message in sent:
+                yield message
+                counts.append(len(left))
+
+        application.sent = watched()
+        asyncio.run(application({"type": kind}, None, send))
+        return left, counts
+
+    yield run
+    for name in ("starlette", "starlette.applications"):
+        sys.modules.pop(name, None)
+
+
+def body_of(left: Answer) -> bytes:
+    head, *rest = left
+    body = b"".join(message["body"] for message in rest)
+    assert dict(head["headers"])[b"Content-Length"] == str(len(body)).encode()
+    return body
+
+
+QUOTED = 'planted-"key"-with-ä-and-\\'
+INFO = {
+    "api_key": KEY, "admin_api_key": ADMIN_KEY, "port": 30000, "mem": 0.85, "none": None, "on": True, "ü": "ä",
+    "internal_states": [{"admin_api_key": ADMIN_KEY, "argv": ["--api-key", KEY]}, {"text": f"Bearer {ADMIN_KEY}."}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("cut", [0, 30])
+@pytest.mark.parametrize(
+    "keys", [(KEY, ADMIN_KEY), (KEY, KEY + "-and-more"), (QUOTED, ADMIN_KEY), (SHORT, "abcdef")]
+)
+def test_no_answer_tells_a_key_and_all_else_stays_as_it_is(
+    leave: Callable[..., tuple[Answer, list[int]]], ascii_only: bool, cut: int, keys: tuple[str, str]
+) -> None:
+    said = {
+        **INFO,
+        "api_key": keys[0],
+        "admin_api_key": keys[1],
+        "internal_states": [{"admin_api_key": keys[1]}],
+    }
+    text = json.dumps(said, ensure_ascii=ascii_only).encode()
+    left, _ = leave(answer([text[:cut], text[cut:]] if cut else text), list(keys))
+    found = json.loads(body_of(left))
+    assert found == {
+        **said, "api_key": "********", "admin_api_key": "********", "internal_states": [{"admin_api_key": "********"}]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", [b"application/json", b"text/plain; version=0.0.4", b"Text/HTML;charset=utf-8"]
+)
+def test_a_long_key_is_in_no_text_of_an_answer(
+    leave: Callable[..., tuple[Answer, list[int]]], kind: bytes
+) -> None:
+    for text in (json.dumps(INFO), f"launched with {KEY} and {ADMIN_KEY}", f'{{"cut": "{KEY}'):
+        body = body_of(leave(answer(text.encode(), kind), [KEY, ADMIN_KEY])[0])
+        assert KEY.encode() not in body and ADMIN_KEY.encode() not in body and body.count(b"********") >= 1
+
+
+def test_a_completion_is_handed_on_to_the_byte(leave: Callable[..., tuple[Answer, list[int]]]) -> None:
+    body = b'{ "choices": [{"text": "abc abcdef"}], "usage": 1e-7 }'
+    assert body_of(leave(answer(body), [SHORT, KEY])[0]) == body
+
+
+def test_a_stream_is_not_held_back(leave: Callable[..., tuple[Answer, list[int]]]) -> None:
+    sent = answer([b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n"], b"text/event-stream")
+    left, counts = leave(sent, [KEY])
+    assert left == sent and counts == [1, 2, 3, 4]
+
+
+def test_what_is_no_answer_passes(leave: Callable[..., tuple[Answer, list[int]]]) -> None:
+    sent = [{"type": "lifespan.startup.complete"}]
+    assert leave(sent, [KEY], "lifespan")[0] == sent
+    disconnect = [{"type": "http.response.trailers", "headers": []}]
+    assert leave(disconnect, [KEY])[0] == disconnect
+
+
+def test_keys_with_several_tokenizers_are_refused_before_anything_starts(
+    programs: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "eagle3.yaml"
+    config.write_text(f'host: "::"\nport: 1\nadmin-api-key: "{ADMIN_KEY}"\ntokenizer-worker-num: 4\n')
+    done = subprocess.run(
+        [sys.executable, str(programs / "serve.py"), "0", "--config", str(config)],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1 and "take tokenizer_worker_num out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "[::]", "", "127.0.0.1", "gpu-1", "2001:db8::11", "fe80::1%eth0"]
+)
+def test_the_programs_reach_a_server_where_everybody_does(
+    programs: Path, repository: Path, host: str
+) -> None:
+    serve = load(programs / "serve.py")
+    probe = load(repository / "roles" / "rollout" / "files" / "outage_probe.py")
+    assert serve.local_url(host, 30000) == probe.local_url(host, 30000) == local_url(host, 30000)
+
+
+BROKEN_SERVER = """
+import socket, sys
+
+config = dict(line.split(": ") for line in open(sys.argv[2]))
+answers = [b"", b"nonsense\\r\\n\\r\\n", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n"]
+with socket.create_server(("127.0.0.1", int(config["port"]))) as listener:
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answers.pop(0) if len(answers) > 1 else answers[0])
+"""
+
+
+def test_an_answer_that_breaks_off_does_not_end_the_watchdog(programs: Path, tmp_path: Path) -> None:
+    with Served(programs / "serve.py", tmp_path, BROKEN_SERVER) as served:
+        assert served.heard(3) == ["WATCHDOG_USEC=1000000", "WATCHDOG=1", "WATCHDOG=1"]

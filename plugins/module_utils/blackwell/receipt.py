@@ -9,6 +9,7 @@ that was broken off, and the next receipt says so.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,11 +141,17 @@ def phases_of(marks: Sequence[Mapping[str, Any]], now: float) -> list[dict[str, 
 
 
 def outage_of(seen: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """From the last good answer before to the first good one after, in seconds; None when one of them is missing."""
-    if not seen or not seen.get("last_good") or not seen.get("first_good"):
+    """From the last good answer before to the first good one after, in seconds; None when one of them is not known."""
+    last, first = (_time((seen or {}).get(name)) for name in ("last_good", "first_good"))
+    # A clock that was set back meanwhile says nothing.
+    if last is None or first is None or first < last:
         return None
-    last, first = float(seen["last_good"]), float(seen["first_good"])
     return {"last_good": last, "first_good": first, "seconds": round(first - last, 2)}
+
+
+def _time(value: Any) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return float(value) if known else None
 
 
 def read_all(folder: Path) -> list[dict[str, Any]]:
