@@ -87,7 +87,7 @@ def test_a_host_without_a_turn_that_does_not_answer_is_taken_out_and_put_back(fl
     fleet.ready()
     first = fleet.hosts[0]
     # Long enough for a server that was just started to count as one that still starts.
-    settings: dict[str, Any] = {"eagle3_server_start_timeout": 150}
+    settings: dict[str, Any] = {"eagle3_server_start_timeout": 150, "rollout_inflight_timeout": 5}
     release = fleet.new_release()
     fleet.deploy(release, hosts=[first], **settings)
     fleet.ssh(first, "systemctl restart sglang@eagle3")
