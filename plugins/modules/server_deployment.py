@@ -104,7 +104,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.readiness import read_json
+from ansible.module_utils.blackwell.json_reader import find_object
 from ansible.module_utils.blackwell.redaction import redact
 from ansible.module_utils.blackwell.server import (
     Deployment,
@@ -173,7 +173,7 @@ def main() -> None:
             "config": str(path / f"{given['profile']}.yaml"),
             "unit": unit,
             "files": wanted.digests,
-            "accepted": (read_json(folder / "accepted.json") or {}).get("deployment") == wanted.name,
+            "accepted": (find_object(folder / "accepted.json") or {}).get("deployment") == wanted.name,
         },
         diff=[
             {

@@ -64,8 +64,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import inflight
 from ansible.module_utils.blackwell.errors import OperatorError
-from ansible.module_utils.blackwell.readiness import get_health, server_url
-from ansible.module_utils.blackwell.server import read_config
+from ansible.module_utils.blackwell.readiness import get_health, read_arguments, server_url
 
 
 def main() -> None:
@@ -76,15 +75,14 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    config = Path(module.params["config"])
-    arguments = read_config(config.read_text(encoding="utf-8")) if config.exists() else {}
-    url, key = server_url(arguments), str(arguments.get("api_key", ""))
-    timeout = 0.0 if module.check_mode else module.params["timeout"]
     try:
         # Whoever does not want to wait does not ask either: a server that cannot say it must not be in the way.
         if module.params["timeout"] <= 0:
             done = inflight.Wait(None, None, 0.0, "it was not asked")
         else:
+            arguments = read_arguments(Path(module.params["config"]))
+            url, key = server_url(arguments), str(arguments.get("api_key", ""))
+            timeout = 0.0 if module.check_mode else module.params["timeout"]
             done = inflight.wait(lambda: inflight.look(url, key), timeout=timeout)
             inflight.judge_unknown(url, done, get_health(url) if done.left is None else 0)
     except OperatorError as error:

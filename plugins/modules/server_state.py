@@ -100,6 +100,12 @@ accepted:
       accepted before it, newest first. Null if none was.
   returned: always
   type: dict
+accepted_damage:
+  description:
+    - What is wrong with the record of the accepted deployment, which then says nothing. Empty when it is well or
+      there is none.
+  returned: always
+  type: str
 deployments:
   description:
     - Every deployment that was accepted, the accepted one first, each with C(deployment), C(profile) and
@@ -138,6 +144,7 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.blackwell.errors import OperatorError
 from ansible.module_utils.blackwell.readiness import (
     HUNG_TRIES,
     UNIT_PROPERTIES,
@@ -146,13 +153,14 @@ from ansible.module_utils.blackwell.readiness import (
     edited_since,
     get_completion,
     get_health,
-    read_json,
+    read_accepted,
+    read_arguments,
     read_properties,
     read_started,
     server_url,
     tidy_journal,
 )
-from ansible.module_utils.blackwell.server import read_config, unit_name
+from ansible.module_utils.blackwell.server import unit_name
 
 
 def main() -> None:
@@ -180,12 +188,18 @@ def main() -> None:
         _, out, _ = module.run_command(
             ["systemctl", "show", f"--property={properties}", "--", name], check_rc=True
         )
-        properties_read: dict[str, str] = read_properties(out)
+        try:
+            properties_read: dict[str, str] = read_properties(out)
+        except OperatorError as error:
+            module.fail_json(msg=str(error))
         return properties_read
 
     unit = show_unit()
     config = Path(given["config"]) if given["config"] else None
-    arguments = read_config(config.read_text(encoding="utf-8")) if config and config.exists() else {}
+    try:
+        arguments = read_arguments(config) if config else {}
+    except OperatorError as error:
+        module.fail_json(msg=str(error))
     keys = [str(arguments[key]) for key in ("api_key", "admin_api_key") if arguments.get(key)]
 
     health, hung, completion = 0, False, None
@@ -211,13 +225,14 @@ def main() -> None:
 
     started = read_started(Path(given["records"]) / f"{given['profile']}.json", unit)
     edited = edited_since(started, Path(given["folder"]), Path(unit["FragmentPath"]))
-    accepted = read_json(Path(given["folder"]) / "accepted.json")
+    accepted, damage = read_accepted(Path(given["folder"]) / "accepted.json")
     module.exit_json(
         changed=False,
         unit=after,
         started=started,
         edited=[str(file) for file in edited],
         accepted=accepted,
+        accepted_damage=damage,
         deployments=accepted_deployments(accepted),
         health=health,
         hung=hung,

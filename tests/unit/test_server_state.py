@@ -130,11 +130,60 @@ def test_the_journal_has_no_key(run_module: Run, host: Path) -> None:
 def test_what_was_accepted(run_module: Run, host: Path) -> None:
     seen = look(run_module, host)
     assert (seen["accepted"], seen["deployments"]) == (None, [])
-    (host / "accepted.json").write_text('{"deployment": "d"}')
+    one = {"deployment": "d", "profile": "eagle3", "release": "r"}
+    (host / "accepted.json").write_text(json.dumps(one))
     seen = look(run_module, host)
-    assert (seen["accepted"], seen["deployments"]) == ({"deployment": "d"}, [{"deployment": "d"}])
-    (host / "accepted.json").write_text('{"deployment": "e", "history": [{"deployment": "d"}]}')
-    assert look(run_module, host)["deployments"] == [{"deployment": "e"}, {"deployment": "d"}]
+    assert (seen["accepted"], seen["deployments"], seen["accepted_damage"]) == (one, [one], "")
+    two = {**one, "deployment": "e"}
+    (host / "accepted.json").write_text(json.dumps({**two, "history": [one]}))
+    assert look(run_module, host)["deployments"] == [two, one]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"deployment": "d", "profile": "eagle3"}',
+        '{"deployment": "", "profile": "eagle3", "release": "r"}',
+        '{"deployment": "d", "profile": "eagle3", "release": "r", "history": {}}',
+        '{"deployment": "d", "profile": "eagle3", "release": "r", "history": [null]}',
+        "\x00" * 20,
+    ],
+)
+def test_a_damaged_record_of_what_was_accepted_is_not_taken_for_none(
+    run_module: Run, host: Path, content: str
+) -> None:
+    (host / "accepted.json").write_text(content, encoding="utf-8")
+    seen = look(run_module, host)
+    assert seen["accepted"] is None and str(host / "accepted.json") in seen["accepted_damage"]
+
+
+@pytest.mark.parametrize(
+    "record", ["{", '{"invocation": "8b2c"}', '{"invocation": "8b2c", "deployment": "d", "files": 1}']
+)
+def test_a_damaged_record_of_a_start_says_nothing(run_module: Run, host: Path, record: str) -> None:
+    (host / "eagle3.json").write_text(record)
+    seen = look(run_module, host)
+    assert seen["started"] is None and seen["edited"] == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "odd"), [("", "LoadState"), (SHOWN.replace("NRestarts=0", "NRestarts=[not set]"), "[not set]")]
+)
+def test_odd_words_of_systemd_are_said(run_module: Run, host: Path, shown: str, odd: str) -> None:
+    (host / "unit").write_text(shown)
+    said = look(run_module, host)
+    assert said["failed"] and odd in said["msg"] and "systemctl show" in said["msg"]
+
+
+def test_a_damaged_configuration_is_named(run_module: Run, host: Path) -> None:
+    (host / "eagle3.yaml").write_text('host: "127.0.0.1\n')
+    said = look(run_module, host)
+    assert said["failed"] and str(host / "eagle3.yaml") in said["msg"]
 
 
 def test_nobody_listens_yet(run_module: Run, host: Path) -> None:

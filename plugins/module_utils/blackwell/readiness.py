@@ -8,7 +8,6 @@ request.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from .address import local_url
+from .errors import OperatorError
 from .files import sha256
 from .http_client import AnswerError, NoAnswerError, ask
+from .json_reader import find_object, read_object
 from .redaction import redact
+from .server import read_config
 
 UNIT_PROPERTIES = (
     "LoadState",
@@ -37,6 +39,9 @@ UNIT_PROPERTIES = (
     "UnitFileState",
     "NeedDaemonReload",
 )
+
+_NUMBERS = ("MainPID", "NRestarts", "ActiveEnterTimestampMonotonic", "ExecMainCode", "ExecMainStatus")
+_NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 # SGLang answers /health within 20 s even when its scheduler is stuck (SGLANG_HEALTH_CHECK_TIMEOUT).
 HEALTH_TIMEOUT = 25.0
@@ -78,9 +83,24 @@ class Verdict:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """The output of ``systemctl show --property=...`` as a mapping."""
+    """The output of ``systemctl show --property=...`` as a mapping, with every one of ``UNIT_PROPERTIES``.
+
+    Raises:
+        OperatorError: one of them is missing, or is no number where systemd writes one.
+    """
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {name: value for name, _, value in pairs}
+    unit = {name: value for name, _, value in pairs}
+    odd = [name for name in UNIT_PROPERTIES if name not in unit]
+    odd += [f"{name}={unit[name]}" for name in _NUMBERS if not _NUMBER.fullmatch(unit.get(name, "0"))]
+    if odd:
+        raise OperatorError(
+            "systemctl show does not say how the unit is",
+            found=f"without or with an odd {', '.join(odd)}: {text[:200]!r}",
+            expected="each property with its value, as systemd writes them",
+            remedy="systemctl show sglang@eagle3.service on the host; after an update of systemd: systemctl "
+            "daemon-reexec",
+        )
+    return unit
 
 
 def judge(look: Mapping[str, Any], *, restarts_before: int, tokens: int) -> Verdict:
@@ -210,16 +230,44 @@ def get_completion(
     return {**outcome, "tokens": count, "text": text}
 
 
+def read_arguments(config: Path) -> dict[str, Any]:
+    """The arguments in the configuration file of a deployment; none without the file.
+
+    Raises:
+        OperatorError: it is damaged.
+    """
+    try:
+        return read_config(config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise OperatorError(
+            f"{config} cannot be read as the settings of a server",
+            found=str(error),
+            expected="one argument a line, its value in JSON",
+            remedy="run site.yml, which writes the deployment of the inventory again. Where it is the one that runs "
+            "and is to be replaced: -e rollout_inflight_timeout=0",
+        ) from None
+
+
 def server_url(arguments: Mapping[str, Any]) -> str:
     """Where the host itself reaches a server with these arguments."""
     return local_url(str(arguments.get("host", "127.0.0.1")), arguments.get("port", 30000))
 
 
 def read_started(path: Path, unit: Mapping[str, str]) -> dict[str, Any] | None:
-    """What the start of the running process recorded; None if nothing runs, or if another start wrote the record."""
-    record = read_json(path)
+    """What the start of the running process recorded; None if nothing runs, or if the record is another start's.
+
+    One that is damaged says as little as none: what it was started with is not known, and a start is owed.
+    """
+    record = find_object(path)
     runs = unit["ActiveState"] in ("active", "activating") and unit["InvocationID"]
-    return record if record and runs and record.get("invocation") == unit["InvocationID"] else None
+    if not record or not runs or record.get("invocation") != unit["InvocationID"]:
+        return None
+    files = record.get("files")
+    if not isinstance(record.get("deployment"), str) or not isinstance(files, dict):
+        return None
+    return record if all(isinstance(digest, str) for digest in files.values()) else None
 
 
 def edited_since(started: Mapping[str, Any] | None, folder: Path, unit_file: Path) -> list[Path]:
@@ -246,13 +294,32 @@ def _is_as(file: Path, digest: str) -> bool:
         return False
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None if the file is not there or holds no such thing."""
+def read_accepted(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """The record of the accepted deployment, and what is wrong with it; neither before one was accepted.
+
+    A damaged one is not taken for none: a rollout that fails would find nothing to put back.
+    """
+    if not path.exists():
+        return None, ""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+        record = read_object(path)
+    except OperatorError as error:
+        return None, str(error)
+    for entry in (record, *_list(record.get("history", []))):
+        missing = [name for name in ("deployment", "profile", "release") if not _named(entry, name)]
+        if missing:
+            return None, f"{path} holds a deployment without {', '.join(missing)}: {entry!r:.200}"
+    if not isinstance(record.get("history", []), list):
+        return None, f"{path} has a history that is no list"
+    return record, ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _named(entry: Any, name: str) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get(name), str) and bool(entry[name])
 
 
 def accepted_deployments(accepted: Mapping[str, Any] | None) -> list[dict[str, Any]]:
