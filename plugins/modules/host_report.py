@@ -30,6 +30,11 @@ options:
     description: Version that it has to be, such as V(3.12).
     type: str
     required: true
+  pythons:
+    description: Versions that there is a lock for, such as V(3.12); empty if that is not known.
+    type: list
+    elements: str
+    default: []
   packages:
     description: Packages of the distribution that the deployment installs where they are missing.
     type: list
@@ -91,6 +96,13 @@ options:
     description: How many GPUs the server spreads over (the tensor parallel size).
     type: int
     default: 0
+  gpus:
+    description:
+      - UUIDs of the cards that the server uses. Only these are judged, counted and made a fingerprint of.
+      - Empty chooses O(gpu_count) cards of one of O(gpu_models).
+    type: list
+    elements: str
+    default: []
   gpu_models:
     description: Names that a GPU may have.
     type: list
@@ -179,6 +191,21 @@ checks:
     remedy:
       description: What to do; empty where nothing has to be done.
       type: str
+gpus:
+  description: The cards that the server is to use, in their order; none where there are too few or no choice.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    index:
+      description: The number that nvidia-smi gives it, and CUDA with C(CUDA_DEVICE_ORDER=PCI_BUS_ID).
+      type: int
+    uuid:
+      description: Its UUID.
+      type: str
+    name:
+      description: Its model.
+      type: str
 fit:
   description: Whether nothing failed.
   returned: success
@@ -211,7 +238,7 @@ summary:
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.blackwell.fabric import collect, gpu_rules, host_rules, link_rules, report
+from ansible.module_utils.blackwell.fabric import choice, collect, gpu_rules, host_rules, link_rules, report
 
 
 def main() -> None:
@@ -221,6 +248,7 @@ def main() -> None:
             "distributions": {"type": "list", "elements": "str", "required": True},
             "python": {"type": "str", "required": True},
             "python_version": {"type": "str", "required": True},
+            "pythons": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "root": {"type": "path", "required": True},
             "release": {"type": "str", "default": ""},
@@ -241,6 +269,7 @@ def main() -> None:
             "memory_gib": {"type": "float", "default": 0},
             "glibc": {"type": "str", "default": "2.28"},
             "gpu_count": {"type": "int", "default": 0},
+            "gpus": {"type": "list", "elements": "str", "default": []},
             "gpu_models": {"type": "list", "elements": "str", "default": []},
             "compute_capability": {"type": "str", "default": "12.0"},
             "gpu_memory_gib": {"type": "float", "default": 0},
@@ -257,6 +286,7 @@ def main() -> None:
         engine=args["engine"],
         distributions=args["distributions"],
         python_version=args["python_version"],
+        pythons=args["pythons"],
         packages=args["packages"],
         release=args["release"],
         release_space=(args["root"], args["release_gib"]),
@@ -267,6 +297,7 @@ def main() -> None:
         memory_gib=args["memory_gib"],
         glibc=args["glibc"],
         gpu_count=args["gpu_count"],
+        gpus=args["gpus"],
         gpu_models=args["gpu_models"],
         compute_capability=args["compute_capability"],
         gpu_memory_gib=args["gpu_memory_gib"],
@@ -282,16 +313,21 @@ def main() -> None:
         space=[args["root"], *([args["models_root"]] if args["models_root"] else [])],
         folders=args["models"],
         ports=list(wanted.ports),
+        pythons=list(dict.fromkeys([args["python_version"], *args["pythons"]])),
     )
     checks = host_rules.judge_host(facts, wanted)
     if cuda:
         checks += gpu_rules.judge_gpus(facts, wanted) + link_rules.judge_links(facts, wanted)
     checks = report.waive(checks, args["waive"])
+    gpus = choice.chosen(facts, wanted)
+    if facts.query is not None:
+        facts = choice.narrow(facts, choice.choose(facts.query.gpus, wanted))
     fingerprint = report.fingerprint(facts, args["engine"])
     fit = all(check.status != report.FAIL for check in checks)
     module.exit_json(
         changed=False,
         checks=[asdict(check) for check in checks],
+        gpus=[{"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in gpus],
         fit=fit,
         fingerprint=fingerprint,
         failure="" if fit else report.failure(checks),

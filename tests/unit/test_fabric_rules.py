@@ -124,9 +124,9 @@ def good_host(tmp_path_factory: pytest.TempPathFactory) -> collect.Host:
     program(
         commands, "dmesg", "[    1.2] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n"
     )
-    for name in ("gcc", "g++", "apt-config", "apt-mark"):
+    for name in ("gcc", "g++", "apt-cache", "apt-config", "apt-mark", "modinfo", "ldconfig"):
         program(commands, name, "")
-    program(commands, "python3.12", '["3.12.3", "/usr/include/python3.12/Python.h"]\n')
+    program(commands, "python3.12", 'blackwell answers: ["3.12.3", "/usr/include/python3.12/Python.h"]\n')
     (commands / "nvidia-smi").symlink_to(TESTS / "stand-ins" / "nvidia-smi")
     return collect.Host(root, f"{commands}:/usr/bin:/bin")
 
@@ -149,7 +149,7 @@ def good(good_host: collect.Host) -> Facts:
     # The free space and the size of /dev/shm are those of this machine, so they are set.
     facts = read(good_host)
     facts.spaces = {"/opt/sglang": Space("/opt/sglang", "/", 200 * GIB)}
-    facts.shm_bytes = 755 * GIB
+    facts.shm_bytes = facts.shm_free_bytes = 755 * GIB
     return facts
 
 
@@ -828,7 +828,7 @@ def test_a_few_pairs_without_peer_access_are_counted(good: Facts) -> None:
 def test_more_cards_than_are_used_is_worth_a_look(good: Facts) -> None:
     assert said(judge(good, replace(WANTED, gpu_count=4)))["gpu_count"] == (
         "warn: GPU count: found 8, of which 4 are used, expected 4 (the tensor parallel size). Keep other work off "
-        "the unused ones, or raise eagle3_server_tensor_parallel_size."
+        "the unused ones, choose others by eagle3_server_gpus, or raise eagle3_server_tensor_parallel_size."
     )
 
 
@@ -1103,7 +1103,8 @@ def test_a_python_that_fails_is_told_by_the_first_line(good_host: collect.Host, 
     shim.chmod(0o755)
     host = collect.Host(good_host.root, f"{tmp_path}:{good_host.environment['PATH']}")
     assert said(judge(read(host)))["python"] == (
-        "fail: Python of the release: found python3.12 does not run (pyenv: python3.12: command not found), expected "
+        "fail: Python of the release: found python3.12 does not run (exit status 127: pyenv: python3.12: command not "
+        "found), expected "
         "Python 3.12 (sglang_stack_python). Run apt-get install python3.12 python3.12-dev."
     )
 

@@ -6,14 +6,16 @@ import asyncio
 import hashlib
 import importlib.util
 import json
+import mmap
 import os
+import pwd
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,6 +220,9 @@ def prepare(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     module = load(programs / "prepare.py")
     monkeypatch.setattr(module, "RECORDS", tmp_path / "run")
     monkeypatch.setattr(module, "UNIFIED_MEMORY", tmp_path / "nvidia-uvm")
+    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "shm").mkdir()
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     return module
@@ -251,7 +256,9 @@ def test_a_port_that_somebody_listens_on(prepare: ModuleType, family: socket.Add
 
 
 def test_no_driver_yet(prepare: ModuleType) -> None:
-    assert prepare.not_ready(free_port(), 8) == "nvidia-smi shows 0 of 8 GPUs"
+    assert prepare.not_ready(free_port(), 8).startswith(
+        "nvidia-smi shows 0 of 8 GPUs: nvidia-smi does not run"
+    )
 
 
 def test_the_driver_shows_some_of_the_gpus(prepare: ModuleType, tmp_path: Path) -> None:
@@ -266,7 +273,9 @@ def test_processes_of_the_last_server_hold_memory(prepare: ModuleType, tmp_path:
         "case $1 in *gpu=*) printf '2\\n74000\\n';; *) echo '42, python, 74000 MiB';; esac",
     )
     (tmp_path / "nvidia-uvm").touch()
-    assert prepare.not_ready(free_port(), 2) == "1 GPUs are in use by another process: 42, python, 74000 MiB"
+    assert prepare.not_ready(free_port(), 2) == (
+        "1 GPUs are in use by another process (GPU 1): 42, python, 74000 MiB"
+    )
 
 
 def test_the_module_of_unified_memory_is_loaded(prepare: ModuleType, tmp_path: Path) -> None:
@@ -302,7 +311,9 @@ def test_a_start_waits_for_the_driver_and_records_what_it_uses(
         f"--port {free_port()} --gpus 2 --timeout 60".split(),
     )
     assert prepare.main() == ""
-    assert capsys.readouterr().out == "Waiting: nvidia-smi shows 0 of 2 GPUs\n"
+    assert capsys.readouterr().out == (
+        "Waiting: nvidia-smi shows 0 of 2 GPUs: it ends with status 9: it says nothing\n"
+    )
     assert json.loads((tmp_path / "run" / "eagle3.json").read_text()) == {
         "deployment": "0.5.9-x-12345678",
         "invocation": "abc",
@@ -322,7 +333,7 @@ def test_a_start_is_given_up_with_the_reason(
         f"prepare.py --profile eagle3 --deployment {tmp_path} --unit x --port {free_port()} --gpus 8 "
         "--timeout 0".split(),
     )
-    assert prepare.main() == "Not started after waiting for 0 s: nvidia-smi shows 0 of 8 GPUs"
+    assert prepare.main().startswith("Not started after waiting for 0 s: nvidia-smi shows 0 of 8 GPUs")
     assert not (tmp_path / "run").exists()
 
 
@@ -490,3 +501,266 @@ with socket.create_server(("127.0.0.1", int(config["port"]))) as listener:
 def test_an_answer_that_breaks_off_does_not_end_the_watchdog(programs: Path, tmp_path: Path) -> None:
     with Served(programs / "serve.py", tmp_path, BROKEN_SERVER) as served:
         assert served.heard(3) == ["WATCHDOG_USEC=1000000", "WATCHDOG=1", "WATCHDOG=1"]
+
+
+# --- which cards ---
+
+PRO = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+INFOROM = "WARNING: infoROM is corrupted at gpu 0000:84:00.0"
+
+
+def rows(*used: str, first: str = PRO) -> str:
+    """What nvidia-smi prints of cards that use so much memory; the first one is of another model."""
+    return "\n".join(
+        f"{n}, GPU-0000000{n}-5ac1, {PRO if n else first}, {memory}" for n, memory in enumerate(used)
+    )
+
+
+def put_cards(folder: Path, text: str, status: int = 0) -> None:
+    (folder / "cards.csv").write_bytes(text.encode())
+    put_command(
+        folder, "nvidia-smi", f"case $1 in *gpu=*) cat {folder}/cards.csv; exit {status};; *) exit 6;; esac"
+    )
+    (folder / "nvidia-uvm").touch()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2\n2\n" + INFOROM + "\n",
+        INFOROM + "\n2\n2\n",
+        "2\n" + INFOROM + "\n2\n",
+        "2\r\n2\r\n" + INFOROM + "\r\n",
+        "\0\0" + rows("2", "2") + "\n\n" + INFOROM,
+        rows("2 MiB", "1 MiB") + "\n" + INFOROM,
+        "WARNING: a, b, 2\n" + rows("0", "0") + "\n" + INFOROM,
+    ],
+)
+@pytest.mark.parametrize("status", [0, 14])
+def test_a_whole_report_counts_whatever_is_said_beside_it(
+    prepare: ModuleType, tmp_path: Path, text: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_cards(tmp_path, text, status)
+    assert prepare.not_ready(free_port(), 2) == ""
+    assert prepare.not_ready(free_port(), 2) == ""
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("Warning: nvidia-smi says: ") and INFOROM in line, "it is said once"
+
+
+@pytest.mark.parametrize("status", [2, 9, 10, 15, 18, 255])
+def test_no_report_is_taken_from_a_driver_that_failed(
+    prepare: ModuleType, tmp_path: Path, status: int
+) -> None:
+    put_cards(
+        tmp_path, "2\n2\nUnable to determine the device handle for GPU 0000:84:00.0: Unknown Error", status
+    )
+    reason = prepare.not_ready(free_port(), 2)
+    assert f"status {status}" in reason and "Unable to determine the device handle" in reason
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "[GPU requires reset]",
+        "[N/A]",
+        "N/A",
+        "[Not Supported]",
+        "[Insufficient Permissions]",
+        "[Unknown Error]",
+        "Unknown Error",
+        "GPU requires reset",
+        "ERR!",
+        "[GPU is lost]",
+        "[Function Not Found]",
+    ],
+)
+@pytest.mark.parametrize("single", [True, False])
+def test_a_card_that_does_not_tell_its_memory_is_not_ready_and_is_named(
+    prepare: ModuleType, tmp_path: Path, field: str, single: bool
+) -> None:
+    put_cards(tmp_path, f"2\n{field}\n2" if single else rows("2", field, "2"))
+    reason = prepare.not_ready(free_port(), 3)
+    assert reason.startswith(f"GPU 1 is not ready: its memory.used is {field}")
+    assert len(reason) < 400
+
+
+@pytest.mark.parametrize("field", ["-1", "12 apples", "", "1e999", "nan", "x" * 9000])
+def test_what_is_neither_a_figure_nor_a_known_word_is_no_card(
+    prepare: ModuleType, tmp_path: Path, field: str
+) -> None:
+    put_cards(tmp_path, rows("2", field))
+    reason = prepare.not_ready(free_port(), 2)
+    assert reason.startswith("nvidia-smi shows 1 of 2 GPUs")
+    assert len(reason) < 600
+
+
+def test_free_cards_beside_the_chosen_ones_make_no_start(
+    prepare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_cards(tmp_path, rows("90000", *["2"] * 8))
+    assert "in use by another process (GPU 0)" in prepare.not_ready(free_port(), 8)
+    chosen = prepare.Wanted(8, "1,2,3,4,5,6,7,8", (PRO,))
+    assert prepare.not_ready(free_port(), 8, chosen) == ""
+    assert prepare.not_ready(free_port(), 2, prepare.Wanted(2, "GPU-00000003-5ac1,GPU-00000005-5ac1")) == ""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (("0,9",), "nvidia-smi shows no GPU 9, which the deployment names"),
+        (("1,GPU-ffff",), "nvidia-smi shows no GPU GPU-ffff, which the deployment names"),
+        (("1",), "CUDA_VISIBLE_DEVICES=1 names 1 of 2 GPUs"),
+        (("0,1", (PRO,)), "the name of GPU 0 is NVIDIA T400, and the deployment was made for " + PRO),
+        (("1,2", (), ("GPU-00000001-5ac1", "GPU-a")), "the uuid of GPU 2 is GPU-00000002-5ac1"),
+    ],
+)
+def test_cards_that_are_not_those_of_the_deployment(
+    prepare: ModuleType, tmp_path: Path, wanted: tuple[str, ...], reason: str
+) -> None:
+    put_cards(tmp_path, rows("2", "2", "2", first="NVIDIA T400"))
+    assert prepare.not_ready(free_port(), 2, prepare.Wanted(2, *wanted)).startswith(reason)
+
+
+def run_prepare(
+    programs: Path, folder: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-IS", str(programs / "prepare.py"), *words],
+        env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+DEPLOYED_UNIT = """[Service]
+ExecStartPre=+/opt/python -IS {folder}/prepare.py \\
+    --profile eagle3 --deployment {folder} --unit %n \\
+    --port 30000 --gpus 2 --timeout 180 \\
+    --user sglang --name "{name}"
+ExecStart=/opt/python {folder}/serve.py
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "name", "status", "said"),
+    [
+        ("1,2", PRO, 0, ""),
+        ("0,1", PRO, 1, "the name of GPU 0 is NVIDIA T400"),
+        ("1,7", PRO, 1, "nvidia-smi shows no GPU 7"),
+        ("1,2", "NVIDIA H200", 1, "the deployment was made for NVIDIA H200"),
+    ],
+)
+def test_a_deployment_says_which_cards_have_to_be_there_before_a_server_is_stopped(
+    prepare: ModuleType, programs: Path, tmp_path: Path, visible: str, name: str, status: int, said: str
+) -> None:
+    put_cards(tmp_path, rows("2", "90000", "90000", first="NVIDIA T400"))
+    deployment = tmp_path / "deployment"
+    deployment.mkdir()
+    (deployment / "sglang@eagle3.service").write_text(DEPLOYED_UNIT.format(folder=deployment, name=name))
+    (deployment / "eagle3.env").write_text(f'# x\nHOME="/x"\nCUDA_VISIBLE_DEVICES="{visible}"\n')
+    done = run_prepare(programs, tmp_path, "--check-driver", "--gpus", "8", "--deployment", str(deployment))
+    assert done.returncode == status
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_working_driver_no_server_can_start(
+    prepare: ModuleType, programs: Path, tmp_path: Path
+) -> None:
+    put_cards(tmp_path, "Failed to initialize NVML: Driver/library version mismatch", 18)
+    done = run_prepare(programs, tmp_path, "--check-driver", "--gpus", "8")
+    assert done.returncode == 1
+    assert "Driver/library version mismatch" in done.stderr
+    # Of an installation that is not ours nothing is known: a driver that is there has to work.
+    put_command(
+        tmp_path, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
+    )
+    assert run_prepare(programs, tmp_path, "--check-driver", "--gpus", "0").returncode == 1
+    (tmp_path / "bin" / "nvidia-smi").unlink()
+    assert run_prepare(programs, tmp_path, "--check-driver", "--gpus", "0").returncode == 0
+
+
+def test_a_full_card_of_the_running_server_does_not_keep_another_one_from_being_asked_for(
+    prepare: ModuleType, programs: Path, tmp_path: Path
+) -> None:
+    put_cards(tmp_path, rows("90000", "90000"))
+    assert run_prepare(programs, tmp_path, "--check-driver", "--gpus", "2").returncode == 0
+
+
+def test_a_unit_that_systemd_does_not_know_is_told_without_a_traceback(
+    prepare: ModuleType, programs: Path, tmp_path: Path
+) -> None:
+    put_command(tmp_path, "systemctl", "echo 'Failed to connect to bus' >&2; exit 1")
+    words = f"--profile eagle3 --deployment {tmp_path} --unit x --port {free_port()} --gpus 0 --timeout 0"
+    done = run_prepare(programs, tmp_path, *words.split())
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("Failed to connect to bus")
+
+
+# --- what earlier servers left in shared memory ---
+
+
+@pytest.fixture
+def user() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def test_what_nobody_has_open_is_removed_and_said(
+    prepare: ModuleType, tmp_path: Path, user: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = tmp_path / "shm"
+    for name in ("nccl-a1", "psm_b2", "sgl_c3", "torch_d4", "opened", "sem.other", "nccl-open", "psm_mapped"):
+        (shared / name).write_bytes(b"x" * 5000)
+    (shared / "sgl_folder").mkdir()
+    (shared / "sgl_link").symlink_to(tmp_path)
+    with (shared / "nccl-open").open("rb"), (shared / "psm_mapped").open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+        file.close()
+        prepare.clear_shared_memory(user)
+        left = sorted(path.name for path in shared.iterdir())
+        mapped.close()
+    assert left == ["nccl-open", "opened", "psm_mapped", "sem.other", "sgl_folder", "sgl_link"]
+    said = capsys.readouterr().out
+    assert f"what an earlier server of {user} left" in said
+    assert all(name in said for name in ("nccl-a1", "psm_b2", "sgl_c3", "torch_d4"))
+
+
+def test_files_of_other_users_stay(prepare: ModuleType, tmp_path: Path, user: str) -> None:
+    (tmp_path / "shm" / "nccl-a1").touch()
+    other = next(entry.pw_name for entry in pwd.getpwall() if entry.pw_uid != os.getuid())
+    for name in (other, "no-such-user"):
+        prepare.clear_shared_memory(name)
+    assert (tmp_path / "shm" / "nccl-a1").exists()
+
+
+def test_nothing_is_removed_where_processes_cannot_be_looked_into(
+    prepare: ModuleType, tmp_path: Path, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shm" / "nccl-a1").touch()
+
+    def refuse(path: Path, *_: Any, **__: Any) -> str:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(prepare, "may_hold", lambda process, owners: owners == {os.getuid()})
+    monkeypatch.setattr(Path, "read_text", refuse)
+    prepare.clear_shared_memory(user)
+    assert (tmp_path / "shm" / "nccl-a1").exists()
+
+
+def test_too_little_shared_memory_is_named_with_what_fills_it(
+    prepare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shm" / "somebody").write_bytes(b"x" * 2**21)
+    put_cards(tmp_path, "2\n")
+
+    def room(free: int) -> Callable[[Any], SimpleNamespace]:
+        return lambda path: SimpleNamespace(f_bavail=free, f_blocks=100, f_frsize=2**20)
+
+    monkeypatch.setattr(os, "statvfs", room(10))
+    reason = prepare.not_ready(free_port(), 1)
+    assert "has 10 of 100 MiB free, and a start needs 25" in reason
+    assert "somebody (2 MiB)" in reason
+    assert prepare.not_ready(free_port(), 0) == "", "a processor needs none"
+    monkeypatch.setattr(os, "statvfs", room(30))
+    assert prepare.not_ready(free_port(), 1) == ""

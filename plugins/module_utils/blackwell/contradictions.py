@@ -22,6 +22,12 @@ _FUSION = "eagle3_server_enable_flashinfer_allreduce_fusion"
 _FUSION_GUARDS = ("flashinfer-allreduce-guard", "flashinfer-trtllm-comm-sm120")
 _AUX_STATES = "eagle3-aux-after-allreduce"
 _ADMIN_KEY = "eagle3_server_admin_api_key"
+_CARDS = "eagle3_server_gpus"
+_CARD = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_CHOOSE_CARDS = (
+    "Name the cards in eagle3_server_gpus by UUID (nvidia-smi -L shows them): preflight and every start judge these, "
+    "and the server sees no others"
+)
 _SHARED_ADDRESS = "It is an address such as 192.0.2.20 that no host has, and that two gateways share"
 
 
@@ -37,6 +43,43 @@ def _engines(values: Mapping[str, Any]) -> str:
 def _gpu_count(values: Mapping[str, Any]) -> str:
     checked, used = int(values["preflight_gpu_count"]), int(values["eagle3_server_tensor_parallel_size"])
     return f"is {checked}, but eagle3_server_tensor_parallel_size is {used}" if checked != used else ""
+
+
+def _named_cards(values: Mapping[str, Any]) -> str:
+    named, used = values[_CARDS] or [], int(values["eagle3_server_tensor_parallel_size"])
+    wrong = [str(card) for card in named if not _CARD.fullmatch(str(card))]
+    if wrong:
+        return f"holds {', '.join(wrong)}, which is no UUID of a card"
+    if len({str(card).lower() for card in named}) < len(named):
+        return "names a card twice"
+    if named and len(named) != used:
+        return f"names {len(named)} cards, but eagle3_server_tensor_parallel_size is {used}"
+    return ""
+
+
+def _judged_cards(values: Mapping[str, Any]) -> str:
+    return (
+        f"is {values['preflight_gpus']}" if (values["preflight_gpus"] or []) != (values[_CARDS] or []) else ""
+    )
+
+
+def _cards_by_environment(name: str) -> Callable[[Mapping[str, Any]], str]:
+    def broken(values: Mapping[str, Any]) -> str:
+        given = values[name] or {}
+        wrong = [key for key in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if given.get(key) is not None]
+        return f"sets {' and '.join(wrong)}" if wrong else ""
+
+    return broken
+
+
+def _cards_by_argument(values: Mapping[str, Any]) -> str:
+    given = values["eagle3_server_extra_arguments"] or {}
+    wrong = [
+        f"{key} to {given[key]}"
+        for key, plain in (("base_gpu_id", "0"), ("gpu_id_step", "1"))
+        if given.get(key) is not None and str(given[key]) != plain
+    ]
+    return f"sets {' and '.join(wrong)}" if wrong else ""
 
 
 def _python(values: Mapping[str, Any]) -> str:
@@ -204,6 +247,22 @@ RULES: tuple[Rule, ...] = (
         _gpu_count,
         "Set eagle3_server_tensor_parallel_size alone; preflight_gpu_count follows it",
     ),
+    Rule(
+        (_CARDS, "eagle3_server_tensor_parallel_size"),
+        _named_cards,
+        "nvidia-smi -L shows the UUIDs (GPU- and 32 hex digits): name each card once, as many as "
+        "eagle3_server_tensor_parallel_size, or none",
+    ),
+    Rule(
+        ("preflight_gpus", _CARDS),
+        _judged_cards,
+        "Set eagle3_server_gpus alone; preflight_gpus follows it",
+    ),
+    *(
+        Rule((name,), _cards_by_environment(name), _CHOOSE_CARDS)
+        for name in ("eagle3_server_extra_environment", "eagle3_server_nccl_environment")
+    ),
+    Rule(("eagle3_server_extra_arguments",), _cards_by_argument, _CHOOSE_CARDS),
     Rule(
         ("preflight_python_version", "sglang_stack_python"),
         _python,

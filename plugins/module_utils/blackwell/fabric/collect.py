@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..errors import OperatorError
+from ..interpreter import ask_interpreter
 from . import pci, smi, system
 
 # A driver that has lost a card can keep nvidia-smi waiting for ever.
@@ -84,7 +86,11 @@ class Facts:
     ports: Mapping[int, Sequence[Taken]] = field(default_factory=dict)
     manifest: bool = False
     current: str = ""
+    apt: bool = True
+    pythons: Sequence[str] = ()
     shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    shm_largest: Sequence[str] = ()
     cmdline: Sequence[str] = ()
     governor: str = ""
     aspm_policy: str = ""
@@ -101,13 +107,17 @@ class Facts:
     peer_write: smi.Matrix | None = None
     module_version: str = ""
     module_open: bool = False
+    module_on_disk: str = ""
     library_version: str = ""
+    cuda_library_version: str = ""
+    stray_libraries: Sequence[str] = ()
     driver_params: Mapping[str, str] = field(default_factory=dict)
     hmm_disabled: str = ""
     xids: Sequence[system.Xid] = ()
     wants_open_module: bool = False
     log_readable: bool = True
     ports_above: Sequence[pci.Port] = ()
+    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
     cards: Mapping[str, pci.Port] = field(default_factory=dict)
     numa: Mapping[str, str] = field(default_factory=dict)
     owners: Mapping[int, Owner] = field(default_factory=dict)
@@ -181,18 +191,66 @@ def _space(host: Host, path: str) -> Space:
 
 
 def _python(host: Host, command: str) -> Python:
+    if not (program := host.which(command)):
+        return Python(command, "", "", f"{command} is not installed")
     code = (
-        "import json, os, sys, sysconfig;"
+        "import os, sys, sysconfig;"
         "header = os.path.join(sysconfig.get_paths()['include'], 'Python.h');"
         "version = '.'.join(map(str, sys.version_info[:3]));"
-        "print(json.dumps([version, header if os.path.exists(header) else '']))"
+        "answer = [version, header if os.path.exists(header) else '']"
     )
-    done = host.run(command, "-I", "-c", code)
-    if done.rc != 0:
+    try:
+        version, headers = ask_interpreter(program, code, timeout=_LIMIT_S, environment=host.environment)
+    except OperatorError as error:
         # The first line says what is wrong; hints follow it.
-        return Python(command, "", "", (done.err or done.out).strip().partition("\n")[0])
-    version, headers = json.loads(done.out)
-    return Python(command, version, headers, "")
+        return Python(command, "", "", error.found.partition("\n")[0])
+    except (TypeError, ValueError):
+        return Python(command, "", "", "it does not answer as a Python does")
+    return Python(command, str(version), str(headers), "")
+
+
+def _pythons(host: Host, wanted: Sequence[str]) -> list[str]:
+    """Those of some versions of Python that are on a host, or that its package sources have."""
+    known = system.parse_apt_policy(
+        host.run("apt-cache", "policy", *(f"python{version}" for version in wanted)).out
+    )
+    return [v for v in wanted if f"python{v}" in known or host.at(f"/usr/bin/python{v}").exists()]
+
+
+def _largest_shared(host: Host) -> list[str]:
+    """The largest files of /dev/shm by their beginnings, as ``9 nccl-* (4.2 GiB)``."""
+    sizes: dict[str, list[int]] = {}
+    for name in host.names("/dev/shm/*"):
+        with contextlib.suppress(OSError):
+            held = host.at(name).lstat().st_blocks * 512
+            sizes.setdefault(re.split(r"(?<=[-_.])", Path(name).name)[0], []).append(held)
+    largest = sorted(sizes.items(), key=lambda item: -sum(item[1]))[:3]
+    return [f"{len(held)} {start}* ({sum(held) / 2**30:.1f} GiB)" for start, held in largest if sum(held)]
+
+
+_LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
+
+
+def _library(host: Host, name: str) -> tuple[str, list[str]]:
+    """The version of a library of the driver that programs get, and files of other versions beside it.
+
+    Programs get what the loader's cache or, without one, the link of that name leads to. A file that no link leads to
+    is nobody's.
+    """
+    links = [f"{folder}/{name}" for folder in _LIBRARY_FOLDERS]
+    link = system.parse_ldconfig(host.run("ldconfig", "-p").out).get(name)
+    taken = [host.at(path).resolve() for path in [link, *links] if path and host.at(path).exists()]
+    version = taken[0].name.partition(".so.")[2] if taken else ""
+    if "." not in version:
+        return "", []
+    stem = name.rpartition(".so.")[0]
+    others = [
+        path
+        for folder in dict.fromkeys([str(taken[0].parent), *(str(host.at(f)) for f in _LIBRARY_FOLDERS)])
+        for path in sorted(Path(folder).glob(f"{stem}.so.[0-9]*.[0-9]*"))
+        if path.resolve() == path and path.name != taken[0].name
+    ]
+    return version, [f"/{path.relative_to(host.root.resolve())}" for path in others]
 
 
 def _listening(host: Host, wanted: Sequence[int]) -> dict[int, list[Taken]]:
@@ -243,13 +301,12 @@ def _gpu(host: Host, facts: Facts) -> None:
     facts.module_open = system.parse_module_open(host.read("/proc/driver/nvidia/version"))
     facts.driver_params = system.parse_driver_params(host.read("/proc/driver/nvidia/params"))
     facts.hmm_disabled = host.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm").strip()
+    facts.module_on_disk = host.run("modinfo", "-F", "version", "nvidia").out.strip()
     complaint = facts.nvidia_smi.out + facts.nvidia_smi.err
-    libraries = [
-        name.rsplit(".so.", 1)[1]
-        for pattern in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
-        for name in host.names(f"{pattern}/libnvidia-ml.so.[0-9]*.*")
-    ]
-    facts.library_version = system.parse_nvml_version(complaint) or system.newest(libraries)
+    library, strays = _library(host, "libnvidia-ml.so.1")
+    facts.library_version = system.parse_nvml_version(complaint) or library
+    facts.cuda_library_version, cuda_strays = _library(host, "libcuda.so.1")
+    facts.stray_libraries = [*strays, *cuda_strays]
 
     log = host.run("dmesg")
     if log.rc != 0:
@@ -267,27 +324,34 @@ def _gpu(host: Host, facts: Facts) -> None:
         system.parse_apt_config(host.run("apt-config", "dump").out),
         host.run("apt-mark", "showhold").out.split(),
     )
-    if facts.nvidia_smi.rc != 0:
+    done = facts.nvidia_smi
+    facts.query = smi.read_report(done.rc, done.out, done.err)
+    if facts.query is None:
         return
 
-    facts.query = smi.parse_query(facts.nvidia_smi.out)
-    rows = smi.parse_csv(host.run("nvidia-smi", "--query-gpu=index,compute_cap", "--format=csv").out)
-    facts.compute_capability = [row.get("compute_cap", "") for row in rows]
+    table = host.run("nvidia-smi", "--query-gpu=index,compute_cap", "--format=csv").out
+    capability = {row.get("index", ""): row.get("compute_cap", "") for row in smi.parse_csv(table)}
+    facts.compute_capability = [capability.get(str(gpu.index), "") for gpu in facts.query.gpus]
+    said = [*facts.query.warnings, *smi.stray_lines(table)]
+    facts.query = replace(facts.query, warnings=tuple(dict.fromkeys(said)))
     facts.links = smi.parse_matrix(host.run("nvidia-smi", "topo", "-m").out)
     facts.peer_read = smi.parse_matrix(host.run("nvidia-smi", "topo", "-p2p", "r").out)
     facts.peer_write = smi.parse_matrix(host.run("nvidia-smi", "topo", "-p2p", "w").out)
     facts.owners = {
-        process.pid: host.owner(process.pid) for gpu in facts.query.gpus for process in gpu.processes
+        process.pid: host.owner(process.pid)
+        for gpu in facts.query.gpus
+        for process in gpu.processes
+        if process.pid is not None
     }
 
     ports = pci.parse_lspci(host.run("lspci", "-vvv").out)
     addresses = [pci.full_address(gpu.bus_id) for gpu in facts.query.gpus]
-    paths = {
+    facts.paths = {
         address: pci.path_to(os.path.realpath(host.at(f"/sys/bus/pci/devices/{address}")))
         for address in addresses
     }
     facts.cards = {address: ports[address] for address in addresses if address in ports}
-    facts.ports_above = pci.upstream_ports(paths, ports)
+    facts.ports_above = pci.upstream_ports(facts.paths, ports)
     facts.numa = {
         address: host.read(f"/sys/bus/pci/devices/{address}/numa_node").strip() for address in addresses
     }
@@ -310,6 +374,7 @@ def collect(
     space: Sequence[str],
     folders: Sequence[str],
     ports: Sequence[int],
+    pythons: Sequence[str] = (),
 ) -> Facts:
     """Read a host.
 
@@ -322,6 +387,7 @@ def collect(
         space: folders whose file systems need room.
         folders: folders that have to be there.
         ports: TCP ports that have to be free.
+        pythons: the versions of Python that releases can be built with.
     """
     distribution = system.parse_os_release(host.read("/etc/os-release"))
     cpuinfo = host.read("/proc/cpuinfo")
@@ -347,7 +413,11 @@ def collect(
         ports=_listening(host, ports),
         manifest=bool(release) and host.at(f"{release}/manifest.json").is_file(),
         current=str(current.readlink()) if current.is_symlink() else "",
+        apt=system.has_apt(distribution),
+        pythons=_pythons(host, pythons) if pythons else [],
         shm_bytes=shm.f_blocks * shm.f_frsize if shm else None,
+        shm_free_bytes=shm.f_bavail * shm.f_frsize if shm else None,
+        shm_largest=_largest_shared(host),
         cmdline=system.parse_cmdline(host.read("/proc/cmdline")),
         governor=host.read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip(),
         aspm_policy=host.read("/sys/module/pcie_aspm/parameters/policy").strip(),

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from . import smi
+from .choice import Choice, choose, narrow
+from .choice import describe as models_of
 from .collect import Facts, Owner
-from .host_rules import Wanted, describe
+from .host_rules import Wanted, describe, install
 from .report import FAIL, OK, WARN, Check, each, named, row
 from .system import FATAL_XIDS, version_tuple
 
@@ -26,9 +28,11 @@ def judge_gpus(facts: Facts, wanted: Wanted) -> list[Check]:
     checks = [*_driver(facts, wanted)]
     if facts.query is None:
         return checks
-    gpus = facts.query.gpus
-    for rule in (_cards, _health, _users, _settings):
-        checks += rule(facts, wanted, gpus)
+    choice = choose(facts.query.gpus, wanted)
+    facts = narrow(facts, choice)
+    checks += _count(wanted, choice)
+    for rule in (_cards, _health, _users, _settings, _memory):
+        checks += rule(facts, wanted, choice.gpus)
     return checks
 
 
@@ -37,10 +41,6 @@ def _ours(facts: Facts, wanted: Wanted) -> list[Owner]:
 
 
 def _driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
-    need = f"driver {wanted.driver} or later"
-    install = (
-        f"Install NVIDIA's open driver {wanted.driver} or later by the distribution's packages, and reboot"
-    )
     if "nouveau" in facts.modules:
         yield Check(
             "nouveau",
@@ -50,64 +50,21 @@ def _driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
             "NVIDIA's own module",
             "Install NVIDIA's driver, which blacklists nouveau, and reboot",
         )
-    done = facts.nvidia_smi
-    assert done is not None
-    module, library = facts.module_version, facts.library_version
-    unlike = "Driver/library version mismatch" in done.out + done.err
-    if done.rc == -1:
-        yield Check("driver", FAIL, "NVIDIA driver", "no nvidia-smi", need, install)
-    elif facts.wants_open_module and not facts.module_open:
-        yield Check(
-            "driver",
-            FAIL,
-            "NVIDIA driver",
-            f"the proprietary module {module}, which does not know these cards".replace("  ", " "),
-            f"the open module of {need}",
-            install,
-        )
-    elif unlike or (module and library and module != library):
-        # Programs that run keep working until they restart; so nothing of ours is restarted here.
-        yield Check(
-            "driver_mismatch",
-            FAIL,
-            "NVIDIA driver",
-            f"module {module} is loaded, the libraries are {library}",
-            "module and libraries of one version",
-            "Reboot the host. A server that runs is left alone and keeps working until it is restarted",
-        )
-    elif done.rc == -2:
-        yield Check(
-            "driver",
-            FAIL,
-            "NVIDIA driver",
-            done.err,
-            "an answer within seconds",
-            "A card may be lost: look at dmesg for Xid, and power-cycle the host",
-        )
-    elif done.rc != 0 or facts.query is None:
-        complaint = " ".join((done.out + done.err).split()) or f"exit status {done.rc}"
-        missing = facts.kernel in facts.kernels_without_module
-        remedy = (
-            f"Run apt-get install linux-headers-{facts.kernel} and dkms autoinstall, and reboot"
-            if missing
-            else "Look at dmesg | grep -i nvrm, and load the driver with modprobe nvidia"
-        )
-        yield Check("driver", FAIL, "NVIDIA driver", f"nvidia-smi fails: {complaint}", need, remedy)
+    problem = _driver_problem(facts, wanted) or _unlike_libraries(facts) or _failed_smi(facts, wanted)
+    if problem:
+        yield problem
     else:
-        old = version_tuple(facts.query.driver) < version_tuple(wanted.driver)
-        kind = ", open module" if facts.module_open else ""
-        found = f"driver {facts.query.driver}{kind}, kernel {facts.kernel}"
-        yield row("driver", "NVIDIA driver", old, found, f"{need} (CUDA 13)", install, severity=FAIL)
-
-        yield row(
-            "driver_upgrades",
-            "Driver upgrades",
-            not facts.driver_kept_by,
-            facts.driver_kept_by or "unattended-upgrades may replace the driver while the server runs",
-            "by hand, in maintenance",
-            "Set host_tuning_block_driver_upgrades: true",
+        yield from _working_driver(facts, wanted)
+    if facts.stray_libraries:
+        yield Check(
+            "driver_files",
+            WARN,
+            "Libraries of the driver",
+            f"{', '.join(facts.stray_libraries)} beside version {facts.library_version}, which programs get",
+            "files of one version",
+            "dpkg -S FILE names the package of each; remove that package, or the file if it has none. Nothing uses "
+            "them now, and a careless ldconfig or a container may",
         )
-
     running = version_tuple(facts.kernel)
     newer = [name for name in facts.kernels_without_module if version_tuple(name) > running]
     if newer:
@@ -117,31 +74,158 @@ def _driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
             "Next kernel",
             f"no nvidia module for {', '.join(newer)}",
             "a module for every installed kernel",
-            f"Run apt-get install linux-headers-{newer[-1]} and dkms autoinstall before the next reboot",
+            f"{install(facts, f'linux-headers-{newer[-1]}')} and dkms autoinstall before the next reboot",
         )
 
 
-def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
-    count = len(gpus)
-    if count > wanted.gpu_count:
+def _install_driver(wanted: Wanted) -> str:
+    return f"Install NVIDIA's open driver {wanted.driver} or later by the distribution's packages, and reboot"
+
+
+def _driver_problem(facts: Facts, wanted: Wanted) -> Check | None:
+    assert facts.nvidia_smi is not None
+    need = f"driver {wanted.driver} or later"
+    if facts.nvidia_smi.rc == -1:
+        found = "no nvidia-smi"
+    elif facts.wants_open_module and not facts.module_open:
+        module = f"the proprietary module {facts.module_version}".rstrip()
+        found, need = f"{module}, which does not know these cards", f"the open module of {need}"
+    else:
+        return None
+    return Check("driver", FAIL, "NVIDIA driver", found, need, _install_driver(wanted))
+
+
+def _unlike_libraries(facts: Facts) -> Check | None:
+    """The loaded module and the libraries that programs get are of two versions."""
+    done, module = facts.nvidia_smi, facts.module_version
+    assert done is not None
+    libraries = {"libnvidia-ml": facts.library_version, "libcuda": facts.cuda_library_version}
+    unlike = {
+        name: version for name, version in libraries.items() if version and module and version != module
+    }
+    if not unlike and "Driver/library version mismatch" not in done.out + done.err:
+        return None
+    found = sorted(set(unlike.values())) or [facts.library_version or "others"]
+    # Programs that run keep working until they restart; so nothing of ours is restarted here.
+    leave = "A server that runs is left alone and keeps working until it is restarted"
+    disk = facts.module_on_disk
+    if disk and not all(disk == version or disk.startswith(f"{version}.") for version in found):
+        remedy = (
+            f"A reboot changes nothing, as the module on disk is {disk}: install module and libraries of one version "
+            f"(dpkg -l '*nvidia*' shows them), then reboot. {leave}"
+        )
+    else:
+        remedy = f"Reboot the host. {leave}"
+    return Check(
+        "driver_mismatch",
+        FAIL,
+        "NVIDIA driver",
+        f"module {module} is loaded, the libraries are {' and '.join(found)}",
+        "module and libraries of one version",
+        remedy,
+    )
+
+
+def _failed_smi(facts: Facts, wanted: Wanted) -> Check | None:
+    done = facts.nvidia_smi
+    assert done is not None
+    if done.rc == -2:
+        return Check(
+            "driver",
+            FAIL,
+            "NVIDIA driver",
+            done.err,
+            "an answer within seconds",
+            "A card may be lost: look at dmesg for Xid, and power-cycle the host",
+        )
+    if facts.query is not None:
+        return None
+    complaint = shorten(done.out, done.err) or f"exit status {done.rc}"
+    if facts.kernel in facts.kernels_without_module:
+        remedy = f"{install(facts, f'linux-headers-{facts.kernel}')} and dkms autoinstall, and reboot"
+    else:
+        remedy = "Look at dmesg | grep -i nvrm, and load the driver with modprobe nvidia"
+    return Check(
+        "driver",
+        FAIL,
+        "NVIDIA driver",
+        f"nvidia-smi fails: {complaint}",
+        f"driver {wanted.driver} or later",
+        remedy,
+    )
+
+
+def shorten(out: str, err: str) -> str:
+    """What a command says of its failure, in 300 characters: errors first, and the end of a report, which has them."""
+    said = " ".join(err.split())
+    said += " " * bool(said) + " ".join(out.split())
+    return said if len(said) <= 300 else f"{said[:100]} ... {said[-195:]}"
+
+
+def _working_driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
+    assert facts.query is not None
+    old = version_tuple(facts.query.driver) < version_tuple(wanted.driver)
+    kind = ", open module" if facts.module_open else ""
+    yield row(
+        "driver",
+        "NVIDIA driver",
+        old,
+        f"driver {facts.query.driver or 'of a version that it does not tell'}{kind}, kernel {facts.kernel}",
+        f"driver {wanted.driver} or later (CUDA 13)",
+        _install_driver(wanted),
+        severity=FAIL,
+    )
+    if facts.query.warnings:
+        yield Check(
+            "driver_warnings",
+            WARN,
+            "Warnings of the driver",
+            shorten("; ".join(facts.query.warnings), ""),
+            "none",
+            "Look at nvidia-smi -q of the card that it names: with a damaged infoROM it works, and its maker may "
+            "replace it",
+        )
+    yield row(
+        "driver_upgrades",
+        "Driver upgrades",
+        not facts.driver_kept_by,
+        facts.driver_kept_by or "unattended-upgrades may replace the driver while the server runs",
+        "by hand, in maintenance",
+        "Set host_tuning_block_driver_upgrades: true",
+    )
+
+
+def _count(wanted: Wanted, choice: Choice) -> Iterable[Check]:
+    count, beside = len(choice.gpus), models_of(choice.others)
+    expected = f"{wanted.gpu_count} (the tensor parallel size)"
+    if choice.problem:
+        yield Check("gpu_count", FAIL, "GPU count", choice.found, choice.problem, choice.remedy)
+        return
+    same = [gpu for gpu in choice.others if gpu.name in {used.name for used in choice.gpus}]
+    if same and not wanted.gpus:
         yield Check(
             "gpu_count",
             WARN,
             "GPU count",
-            f"{count}, of which {wanted.gpu_count} are used",
-            f"{wanted.gpu_count} (the tensor parallel size)",
-            "Keep other work off the unused ones, or raise eagle3_server_tensor_parallel_size",
+            f"{count + len(same)}, of which {count} are used",
+            expected,
+            "Keep other work off the unused ones, choose others by eagle3_server_gpus, or raise "
+            "eagle3_server_tensor_parallel_size",
         )
-    else:
-        yield row(
-            "gpu_count",
-            "GPU count",
-            count < wanted.gpu_count,
-            str(count),
-            f"{wanted.gpu_count} (the tensor parallel size)",
-            "Look at dmesg and lspci for a lost card, or lower eagle3_server_tensor_parallel_size",
-            severity=FAIL,
-        )
+        return
+    found = f"{count}, beside {beside}, which the server does not use" if beside else str(count)
+    yield row(
+        "gpu_count",
+        "GPU count",
+        count < wanted.gpu_count,
+        found,
+        expected,
+        "Look at dmesg and lspci for a lost card, or lower eagle3_server_tensor_parallel_size",
+        severity=FAIL,
+    )
+
+
+def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
     strange = [gpu for gpu in gpus if gpu.name not in wanted.gpu_models]
     yield row(
         "gpu_model",
@@ -172,16 +256,33 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
         "The kernels and patches of this project are made for SM120: use a host with such cards",
         severity=FAIL,
     )
-    small = [gpu for gpu in gpus if (gpu.memory_mib or 0) < wanted.gpu_memory_gib * 1024]
-    yield row(
-        "gpu_memory",
-        "GPU memory",
-        bool(small),
-        each(f"{(gpu.memory_mib or 0) / 1024:.1f} GiB" for gpu in gpus),
-        f"at least {wanted.gpu_memory_gib:g} GiB each",
-        f"The model does not fit on {named(small)}: use other cards",
-        severity=FAIL,
+    small = [
+        gpu for gpu in gpus if gpu.memory_mib is not None and gpu.memory_mib < wanted.gpu_memory_gib * 1024
+    ]
+    sizes = each(
+        f"{gpu.memory_mib / 1024:.1f} GiB" if gpu.memory_mib is not None else "not known" for gpu in gpus
     )
+    # A card that asks for a reset tells nothing until it had one: that is said elsewhere.
+    silent = [gpu for gpu in gpus if gpu.memory_mib is None and not gpu.asks_for_recovery]
+    if silent and not small:
+        yield Check(
+            "gpu_memory",
+            WARN,
+            "GPU memory",
+            sizes,
+            f"at least {wanted.gpu_memory_gib:g} GiB each",
+            f"See nvidia-smi -q -d MEMORY -i {','.join(str(gpu.index) for gpu in silent)}, as root",
+        )
+    else:
+        yield row(
+            "gpu_memory",
+            "GPU memory",
+            bool(small),
+            sizes,
+            f"at least {wanted.gpu_memory_gib:g} GiB each",
+            f"The model does not fit on {named(small)}: use other cards",
+            severity=FAIL,
+        )
     divided = [gpu for gpu in gpus if gpu.mig == "Enabled"]
     if divided:
         yield Check(
@@ -261,7 +362,7 @@ def _health(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             else "Look at dmesg | grep Xid; these are mostly faults of a program",
             severity=FAIL if fatal else WARN,
         )
-    asked = [gpu for gpu in gpus if gpu.recovery not in ("", "None", "N/A")]
+    asked = [gpu for gpu in gpus if gpu.asks_for_recovery]
     if asked:
         yield Check(
             "recovery",
@@ -288,14 +389,20 @@ def _users(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
     names: dict[int, str] = {}
     for gpu in gpus:
         for process in gpu.processes:
-            if process.pid not in ours:
+            if process.pid is not None and process.pid not in ours:
                 foreign[process.pid] = foreign.get(process.pid, 0) + (process.memory_mib or 0)
                 names[process.pid] = process.name
     told = ", ".join(
         f"{describe(facts.owners.get(pid) or Owner(pid, names[pid], ''))} with {memory:.0f} MiB"
         for pid, memory in foreign.items()
     )
-    wedged = [gpu for gpu in gpus if not gpu.processes and (gpu.memory_used_mib or 0) > _FOREIGN_MIB]
+    # Without a number a process may be anybody's, our own server's as well.
+    unseen = [gpu for gpu in gpus if any(process.pid is None for process in gpu.processes)]
+    wedged = [
+        gpu
+        for gpu in gpus
+        if all(process.pid is None for process in gpu.processes) and (gpu.memory_used_mib or 0) > _FOREIGN_MIB
+    ]
     if foreign:
         yield Check(
             "gpu_processes",
@@ -315,6 +422,15 @@ def _users(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "free cards",
             "Stop containers that use the cards; if there are none, a killed job left them wedged: reboot",
         )
+    elif unseen:
+        yield Check(
+            "gpu_processes",
+            WARN,
+            "GPU processes",
+            f"processes on {named(unseen)} that the driver does not name",
+            "nothing but " + ", ".join(wanted.units),
+            f"Run the play as root, or look at fuser -v /dev/nvidia{unseen[0].index}",
+        )
     else:
         found = f"our own server ({len(ours)} processes)" if ours else "none"
         yield Check("gpu_processes", OK, "GPU processes", found)
@@ -329,8 +445,12 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
         "Enabled",
         "Set host_tuning_persistence: true; without it the driver starts anew at every first use",
     )
-    limits = {gpu.power_limit_w for gpu in gpus}
-    lowered = any((gpu.power_limit_w or 0) < (gpu.power_default_w or 0) for gpu in gpus)
+    limits = {gpu.power_limit_w for gpu in gpus if gpu.power_limit_w is not None}
+    lowered = any(
+        gpu.power_limit_w < gpu.power_default_w
+        for gpu in gpus
+        if gpu.power_limit_w is not None and gpu.power_default_w is not None
+    )
     power = each(
         f"{gpu.power_limit_w:.0f} W of {gpu.power_default_w:.0f} W"
         if gpu.power_limit_w and gpu.power_default_w
@@ -374,8 +494,17 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
             "off",
             "Set host_tuning_numa_balancing: false",
         )
-    if facts.shm_bytes is not None:
-        size = facts.shm_bytes / 2**30
+    override = facts.driver_params.get("RegistryDwords", "")
+    yield Check("registry", OK, "Driver registry keys", override or "none set")
+
+
+def _memory(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
+    """Shared memory: whether there is enough of it, and whether it fills."""
+    if facts.shm_bytes is None:
+        return
+    size = facts.shm_bytes / 2**30
+    free = size if facts.shm_free_bytes is None else facts.shm_free_bytes / 2**30
+    if size < 8 or free >= size / 4:
         yield row(
             "shm",
             "/dev/shm",
@@ -384,5 +513,14 @@ def _settings(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable
             "at least 8 GiB",
             "Set host_tuning_shm_gib: NCCL and the schedulers share memory there",
         )
-    override = facts.driver_params.get("RegistryDwords", "")
-    yield Check("registry", OK, "Driver registry keys", override or "none set")
+        return
+    largest = f", the most by {', '.join(facts.shm_largest)}" if facts.shm_largest else ""
+    yield Check(
+        "shm",
+        WARN,
+        "/dev/shm",
+        f"{free:.1f} of {size:.1f} GiB are free{largest}",
+        "at least a quarter free",
+        "A start of the server removes what its user left there and no process has open; ls -l /dev/shm shows the "
+        "rest, and fuser -v /dev/shm/* who has it",
+    )

@@ -13,7 +13,17 @@ from .system import version_tuple
 GIB = 2**30
 
 # The Python that each distribution has by itself, and gets security updates for.
-DISTRIBUTION_PYTHONS = {"ubuntu-24.04": "3.12", "ubuntu-22.04": "3.10", "debian-12": "3.11"}
+DISTRIBUTION_PYTHONS = {
+    "ubuntu-22.04": "3.10",
+    "ubuntu-24.04": "3.12",
+    "ubuntu-24.10": "3.12",
+    "ubuntu-25.04": "3.13",
+    "ubuntu-25.10": "3.13",
+    "ubuntu-26.04": "3.14",
+    "debian-11": "3.9",
+    "debian-12": "3.11",
+    "debian-13": "3.13",
+}
 
 
 _MODEL_PATHS = "eagle3_server_model_path or eagle3_server_draft_model_path"
@@ -27,6 +37,7 @@ class Wanted:
         engine: ``cuda`` or ``cpu``.
         distributions: accepted distributions as ``<ID>-<VERSION_ID>`` of ``/etc/os-release``.
         python_version: version of the release's Python, as ``3.12``.
+        pythons: versions that there is a lock for; empty if that is not known.
         packages: the distribution's packages that the deployment installs where they are missing.
         release: folder of the wanted release, if it is planned already.
         release_space: folder that holds releases, and how many GiB a new one needs.
@@ -37,6 +48,7 @@ class Wanted:
         memory_gib: main memory.
         glibc: oldest C library that the wheels run on.
         gpu_count: how many GPUs the server spreads over.
+        gpus: UUIDs of the cards that it uses; empty if they are chosen by model.
         gpu_models: names that a GPU may have.
         compute_capability: what the kernels are built for.
         gpu_memory_gib: memory of each GPU.
@@ -57,6 +69,8 @@ class Wanted:
     glibc: str
     packages: Sequence[str] = ()
     gpu_count: int = 0
+    gpus: Sequence[str] = ()
+    pythons: Sequence[str] = ()
     gpu_models: Sequence[str] = ()
     compute_capability: str = ""
     gpu_memory_gib: float = 0
@@ -134,9 +148,6 @@ def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
         return
     version = wanted.python_version
     right = python.version.split(".")[:2] == version.split(".")[:2]
-    own = DISTRIBUTION_PYTHONS.get(facts.distribution, version)
-    install = f"Run apt-get install python{version} python{version}-dev"
-    other = f"Set sglang_stack_python to {own!r}, which {facts.distribution_name} has"
     yield Check(
         "python",
         OK if right else FAIL,
@@ -145,11 +156,11 @@ def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
         if python.version
         else f"{python.command} does not run ({python.error})",
         f"Python {version} (sglang_stack_python)",
-        "" if right else install if own == version else other,
+        "" if right else _other_python(facts, wanted),
     )
     if wanted.engine != "cuda" or not right:
         return
-    status, remedy = _missing(f"python{version}-dev", wanted)
+    status, remedy = _missing(f"python{version}-dev", facts, wanted)
     yield Check(
         "python_headers",
         OK if python.headers else status,
@@ -159,7 +170,7 @@ def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
         "" if python.headers else remedy,
     )
     missing = [name for name, path in facts.compilers.items() if not path]
-    status, remedy = _missing("g++", wanted)
+    status, remedy = _missing("g++", facts, wanted)
     yield Check(
         "compiler",
         status if missing else OK,
@@ -170,11 +181,45 @@ def _python(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     )
 
 
-def _missing(package: str, wanted: Wanted) -> tuple[str, str]:
+def _other_python(facts: Facts, wanted: Wanted) -> str:
+    """What gives a host a Python that releases can be built with, where it is not the wanted one.
+
+    Ubuntu and Debian have one version of Python each; package sources beside theirs may have more.
+    """
+    version, own = wanted.python_version, DISTRIBUTION_PYTHONS.get(facts.distribution, "")
+    here = [*facts.pythons, *([own] if own else [])]
+    if version in here or not here:
+        return install(facts, f"python{version}", f"python{version}-dev")
+    locked = [known for known in wanted.pythons if known in here] if wanted.pythons else here
+    if locked:
+        other = own if own in locked else locked[-1]
+        return f"Set sglang_stack_python to {other!r}, which {facts.distribution_name} has"
+    return (
+        f"{facts.distribution_name} has Python {' and '.join(dict.fromkeys(here))}, and there is no lock for it; there "
+        f"are locks for Python {', '.join(wanted.pythons)}. Use {_with_lock(wanted)}, or make a lock for Python "
+        f"{here[-1]} (files/locks/README.md) and set sglang_stack_python to {here[-1]!r}"
+    )
+
+
+def _with_lock(wanted: Wanted) -> str:
+    """The supported distributions whose own Python there is a lock for."""
+    fit = [name for name in wanted.distributions if DISTRIBUTION_PYTHONS.get(name) in wanted.pythons]
+    return f"a host with {' or '.join(fit)}" if fit else "another distribution"
+
+
+def install(facts: Facts, *packages: str) -> str:
+    """How packages come onto a host. Their names are those of Ubuntu and Debian."""
+    if facts.apt:
+        return f"Run apt-get install {' '.join(packages)}"
+    name = facts.distribution_name or "this distribution"
+    return f"Install what Ubuntu and Debian call {' and '.join(packages)} by the package manager of {name}"
+
+
+def _missing(package: str, facts: Facts, wanted: Wanted) -> tuple[str, str]:
     """What it means that a package of the distribution is missing, and the remedy."""
     if package in wanted.packages:
         return WARN, f"site.yml installs {package}"
-    return FAIL, f"Run apt-get install {package}"
+    return FAIL, install(facts, package)
 
 
 def _space(facts: Facts, wanted: Wanted) -> Iterable[Check]:

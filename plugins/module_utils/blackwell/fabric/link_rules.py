@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from . import pci, smi
+from .choice import choose, narrow
 from .collect import Facts
-from .host_rules import Wanted
+from .host_rules import Wanted, install
 from .report import FAIL, OK, WARN, Check, each, named, row
 
 _PEER_STATES = {
@@ -23,7 +24,10 @@ def judge_links(facts: Facts, wanted: Wanted) -> list[Check]:
     """All checks of what is between the GPUs, or between them and the processor; none where there are no GPUs."""
     if facts.query is None or not facts.query.gpus:
         return []
-    gpus = facts.query.gpus
+    choice = choose(facts.query.gpus, wanted)
+    facts, gpus = narrow(facts, choice), choice.gpus
+    if not gpus:
+        return []
     checks = [*_links(facts, gpus)]
     if len(gpus) > 1:
         checks += _fabric(facts, wanted, gpus)
@@ -34,24 +38,25 @@ def _pairs(count: int) -> str:
     return f"{count} pair{'' if count == 1 else 's'}"
 
 
+def _less(value: float | None, most: float | None) -> bool:
+    """Whether a value is below another one; not where one of them is not known."""
+    return value is not None and most is not None and value < most
+
+
 def _links(facts: Facts, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
-    narrow = [gpu for gpu in gpus if (gpu.link_width or 0) < (gpu.link_width_max or 0)]
+    thin = [gpu for gpu in gpus if _less(gpu.link_width, gpu.link_width_max)]
     # An idle card lowers its generation to save power, so only a card at full clocks is judged by it.
-    slow = [
-        gpu for gpu in gpus if gpu.performance_state == "P0" and (gpu.link_gen or 0) < (gpu.link_gen_max or 0)
-    ]
-    held = [
-        gpu for gpu in gpus if (gpu.link_gen_host or 0) < (gpu.link_gen_device or 0) and gpu.link_gen_host
-    ]
+    slow = [gpu for gpu in gpus if gpu.performance_state == "P0" and _less(gpu.link_gen, gpu.link_gen_max)]
+    held = [gpu for gpu in gpus if _less(gpu.link_gen_host, gpu.link_gen_device)]
     now = each(
         f"gen{gpu.link_gen_max:.0f} x{gpu.link_width:.0f}"
         if gpu.link_gen_max and gpu.link_width
         else "not known"
         for gpu in gpus
     )
-    if narrow:
+    if thin:
         widths = ", ".join(
-            f"GPU {gpu.index}: x{gpu.link_width or 0:.0f} of x{gpu.link_width_max or 0:.0f}" for gpu in narrow
+            f"GPU {gpu.index}: x{gpu.link_width or 0:.0f} of x{gpu.link_width_max or 0:.0f}" for gpu in thin
         )
         yield Check(
             "link",
@@ -109,7 +114,7 @@ def _links(facts: Facts, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
         "off",
         "Set host_tuning_aspm: performance, or add pcie_aspm=off to host_tuning_kernel_parameters",
     )
-    small = [gpu for gpu in gpus if gpu.bar1_mib is not None and gpu.bar1_mib < (gpu.memory_mib or 0)]
+    small = [gpu for gpu in gpus if _less(gpu.bar1_mib, gpu.memory_mib)]
     yield row(
         "bar1",
         "BAR1 (large BAR)",
@@ -175,7 +180,7 @@ def _fabric(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[C
             "PCIe access control (ACS)",
             "lspci shows no port above the GPUs",
             "off on root and switch ports",
-            "Run apt-get install pciutils",
+            install(facts, "pciutils"),
         )
     translated = facts.iommu_type.startswith("DMA")
     yield row(

@@ -20,12 +20,13 @@ _ORDER = {FAIL: 0, WARN: 1, OK: 2, SKIP: 3}
 
 # The id of every check, by which its failure is waived; docs/preflight.md has them, too.
 IDS = frozenset({
-    "acs", "architecture", "aspm", "bar1", "compiler", "compute_capability", "compute_mode", "distribution",
-    "driver", "driver_mismatch", "driver_upgrades", "ecc", "glibc", "governor", "gpu", "gpu_count",
-    "gpu_memory", "gpu_mixed", "gpu_model", "gpu_processes", "hmm", "iommu", "link", "memory", "mig", "model",
-    "model_space", "nccl", "next_kernel", "nouveau", "numa", "numa_balancing", "p2p", "persistence", "port",
-    "power_limit", "python", "python_headers", "recovery", "registry", "release_space", "shm", "slowdown",
-    "systemd", "topology", "uplink", "xid",
+    "acs", "architecture", "aspm", "bar1", "compiler", "compute_capability", "compute_mode",
+    "distribution", "driver", "driver_files", "driver_mismatch", "driver_upgrades", "driver_warnings",
+    "ecc", "glibc", "governor", "gpu", "gpu_count", "gpu_memory", "gpu_mixed", "gpu_model",
+    "gpu_processes", "hmm", "iommu", "link", "memory", "mig", "model", "model_space", "nccl",
+    "next_kernel", "nouveau", "numa", "numa_balancing", "p2p", "persistence", "port", "power_limit",
+    "python", "python_headers", "recovery", "registry", "release_space", "shm", "slowdown", "systemd",
+    "topology", "uplink", "xid",
 })  # fmt: skip
 
 

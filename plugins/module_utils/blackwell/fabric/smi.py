@@ -6,10 +6,9 @@ other, so that a report that came by mail can be judged as well as a host.
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 Tree = dict[str, Union[str, "Tree"]]
@@ -17,14 +16,21 @@ Tree = dict[str, Union[str, "Tree"]]
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s*$")
 _PAIR = re.compile(r"^(?P<indent>\s*)(?P<key>\S.*?)\s+: ?(?P<value>.*)$")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_HEADER = re.compile(r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*( \[[A-Za-z%]+\])?$")
+_COMPLAINT = re.compile(r"^(warning|error|note|info|failed|unable)\b", re.IGNORECASE)
+_NEEDS_RESET = re.compile(r"\[?GPU requires reset\]?", re.IGNORECASE)
+# What a driver can ask for; other words in that place say that it does not know.
+_RECOVERY = re.compile(r"reset|reboot|drain", re.IGNORECASE)
+# NVML_ERROR_CORRUPTED_INFOROM: the records of one card are damaged, and the report is whole.
+INFOROM_CORRUPTED = 14
 _CELL = re.compile(r"^(X|SYS|NODE|PHB|PXB|PIX|NV\d+|OK|CNS|GNS|TNS|NS|DR|U)$")
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process that has memory on a GPU."""
+    """A process that has memory on a GPU. Without the right to see it, the driver gives no number: None."""
 
-    pid: int
+    pid: int | None
     name: str
     memory_mib: float | None
 
@@ -35,6 +41,7 @@ class Gpu:
 
     index: int
     bus_id: str
+    uuid: str
     name: str
     memory_mib: float | None
     memory_used_mib: float | None
@@ -63,6 +70,11 @@ class Gpu:
     slowdowns: tuple[str, ...]
     processes: tuple[Process, ...]
 
+    @property
+    def asks_for_recovery(self) -> bool:
+        """Whether the driver wants something done before the card can be used; until then it tells little else."""
+        return bool(_RECOVERY.search(self.recovery))
+
 
 @dataclass(frozen=True)
 class Query:
@@ -71,6 +83,7 @@ class Query:
     driver: str
     cuda: str
     gpus: tuple[Gpu, ...]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,15 @@ class Matrix:
             for b in range(a + 1, size)
             if self.cells[a][b] in values or self.cells[b][a] in values
         ]
+
+    def only(self, indices: Sequence[int]) -> Matrix:
+        """The same for some of the cards; nothing if one of them is not in it."""
+        if any(index >= len(self.cells) for index in indices):
+            return Matrix(())
+        return Matrix(
+            tuple(tuple(self.cells[a][b] for b in indices) for a in indices),
+            tuple(self.numa[index] for index in indices) if self.numa else (),
+        )
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -172,9 +194,20 @@ def _processes(lines: list[str]) -> tuple[Process, ...]:
         elif found and key in ("Name", "Used GPU Memory"):
             found[-1].setdefault(key, value)
     return tuple(
-        Process(int(item["pid"]), item.get("Name", ""), number(item.get("Used GPU Memory", "")))
+        Process(
+            int(item["pid"]) if re.fullmatch("[0-9]{1,9}", item["pid"]) else None,
+            item.get("Name", ""),
+            number(item.get("Used GPU Memory", "")),
+        )
         for item in found
     )
+
+
+def _recovery(tree: Tree) -> str:
+    """What the driver asks for. One that does not say it may still call every value of the card by it."""
+    said = _text(tree, "GPU Recovery Action")
+    memory = _text(tree, "FB Memory Usage/Total")
+    return "Reset" if not _RECOVERY.search(said) and _NEEDS_RESET.fullmatch(memory) else said
 
 
 def _gpu(index: int, bus_id: str, lines: list[str]) -> Gpu:
@@ -183,6 +216,7 @@ def _gpu(index: int, bus_id: str, lines: list[str]) -> Gpu:
     return Gpu(
         index=index,
         bus_id=bus_id.lower(),
+        uuid=_text(tree, "GPU UUID"),
         name=_text(tree, "Product Name"),
         memory_mib=number(_text(tree, "FB Memory Usage/Total")),
         memory_used_mib=number(_text(tree, "FB Memory Usage/Used")),
@@ -203,7 +237,7 @@ def _gpu(index: int, bus_id: str, lines: list[str]) -> Gpu:
         compute_mode=_text(tree, "Compute Mode"),
         mig=_text(tree, "MIG Mode/Current"),
         addressing=_text(tree, "Addressing Mode"),
-        recovery=_text(tree, "GPU Recovery Action"),
+        recovery=_recovery(tree),
         ecc=_text(tree, "ECC Mode/Current", "Ecc Mode/Current"),
         ecc_uncorrected=_uncorrected(tree),
         remap_pending=_text(tree, "Remapped Rows/Pending"),
@@ -223,14 +257,19 @@ def parse_query(text: str) -> Query:
     """Read ``nvidia-smi -q``.
 
     Returns:
-        the driver's version and the cards in the order printed, which is the order of their indices.
+        the driver's version and the cards in the order printed, which is the order of their indices; lines that are
+        no part of the report (``WARNING: infoROM is corrupted at gpu 0000:84:00.0``) are its warnings.
     """
     head: list[str] = []
     gpus: list[tuple[str, list[str]]] = []
-    for line in text.splitlines():
+    warnings: list[str] = []
+    for raw in text.splitlines():
+        line = raw.replace("\0", "")
         match = _GPU.match(line)
         if match:
             gpus.append((match.group(1), []))
+        elif _COMPLAINT.match(line) or (gpus and line[:1].strip()):
+            warnings.append(line.strip())
         else:
             (gpus[-1][1] if gpus else head).append(line)
     tree = _tree(head)
@@ -238,14 +277,59 @@ def parse_query(text: str) -> Query:
         driver=_text(tree, "Driver Version"),
         cuda=_text(tree, "CUDA Version"),
         gpus=tuple(_gpu(index, bus_id, lines) for index, (bus_id, lines) in enumerate(gpus)),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
 
 
+def read_report(rc: int, out: str, err: str) -> Query | None:
+    """What ``nvidia-smi -q`` has told, or None if it has failed.
+
+    A damaged infoROM ends it with status 14, after a whole report.
+
+    Args:
+        rc: its exit status.
+        out: what it printed.
+        err: what it complained of.
+    """
+    if rc not in (0, INFOROM_CORRUPTED):
+        return None
+    query = parse_query(out)
+    if rc and not query.gpus:
+        return None
+    said = [line.strip() for line in err.splitlines() if line.strip()]
+    return replace(query, warnings=tuple(dict.fromkeys([*query.warnings, *said])))
+
+
 def parse_csv(text: str) -> list[dict[str, str]]:
-    """Read ``nvidia-smi --query-gpu=... --format=csv``: one dictionary a card, by the names of the header."""
-    rows = csv.reader((line for line in text.splitlines() if line.strip()), skipinitialspace=True)
-    header = [cell.strip() for cell in next(rows, [])]
-    return [dict(zip(header, (cell.strip() for cell in row))) for row in rows]
+    """Read ``nvidia-smi --query-gpu=... --format=csv``: one dictionary a card, by the names of the header.
+
+    What is no row is left out; ``stray_lines`` tells it.
+    """
+    return _csv(text)[0]
+
+
+def stray_lines(text: str) -> list[str]:
+    """The lines of such an output that are no row: a warning before or after it, a row that was cut off."""
+    return _csv(text)[1]
+
+
+def _csv(text: str) -> tuple[list[dict[str, str]], list[str]]:
+    header: list[str] = []
+    rows, strays = [], []
+    for raw in text.replace("\0", "").splitlines():
+        line = raw.strip()
+        cells = [cell.strip() for cell in line.split(",")]
+        if not line:
+            continue
+        if not header and all(_HEADER.match(cell) for cell in cells):
+            header = cells
+            continue
+        row = dict(zip(header, cells))
+        if len(cells) != len(header) or _COMPLAINT.match(line) or not row.get("index", "0").isdecimal():
+            strays.append(line)
+        else:
+            rows.append(row)
+    return rows, strays
 
 
 def parse_matrix(text: str) -> Matrix:

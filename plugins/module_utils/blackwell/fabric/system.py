@@ -50,7 +50,35 @@ class Listener:
 def parse_os_release(text: str) -> dict[str, str]:
     """Read ``/etc/os-release``."""
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
-    return {key: " ".join(shlex.split(value)) for key, value in pairs}
+    return {key.strip(): _unquoted(value) for key, value in pairs}
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return " ".join(shlex.split(value))
+    except ValueError:
+        return value.strip().strip("\"'")
+
+
+def has_apt(release: Mapping[str, str]) -> bool:
+    """Whether a distribution is Debian or made from it, by what ``parse_os_release`` gave."""
+    return bool(
+        {"debian", "ubuntu"}.intersection(f"{release.get('ID', '')} {release.get('ID_LIKE', '')}".split())
+    )
+
+
+def parse_apt_policy(text: str) -> list[str]:
+    """The packages that ``apt-cache policy`` knows a candidate of."""
+    return re.findall(r"^(\S+):\n(?: .*\n)*? +Candidate: (?!\(none\))\S", text, re.MULTILINE)
+
+
+def parse_ldconfig(text: str) -> dict[str, str]:
+    """Read ``ldconfig -p``: for each library the file that the loader takes, the first of several."""
+    found: dict[str, str] = {}
+    for name, kind, path in re.findall(r"^\s+(\S+) \(([^)]*)\) => (/.*)$", text, re.MULTILINE):
+        if "x86-64" in kind:
+            found.setdefault(name, path)
+    return found
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
