@@ -87,8 +87,7 @@ def program(folder: Path, name: str, prints: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-@pytest.fixture(scope="module")
-def good_host(tmp_path_factory: pytest.TempPathFactory) -> collect.Host:
+def make_good_host(tmp_path_factory: pytest.TempPathFactory) -> collect.Host:
     """The root of a host on which nothing is wrong, and the commands that belong to it."""
     root = tmp_path_factory.mktemp("root")
     kernel = os.uname().release
@@ -144,13 +143,18 @@ def read(host: collect.Host) -> Facts:
     )
 
 
-@pytest.fixture(scope="module")
-def good(good_host: collect.Host) -> Facts:
+good_host = pytest.fixture(scope="module", name="good_host")(make_good_host)
+
+
+def read_good(good_host: collect.Host) -> Facts:
     # The free space and the size of /dev/shm are those of this machine, so they are set.
     facts = read(good_host)
     facts.spaces = {"/opt/sglang": Space("/opt/sglang", "/", 200 * GIB)}
     facts.shm_bytes = facts.shm_free_bytes = 755 * GIB
     return facts
+
+
+good = pytest.fixture(scope="module", name="good")(read_good)
 
 
 def judge(facts: Facts, wanted: host_rules.Wanted = WANTED) -> list[report.Check]:
@@ -428,6 +432,49 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         "fail: NVIDIA driver: found module 580.95.05 is loaded, the libraries are 580.126.09, expected module and "
         "libraries of one version. Reboot the host. A server that runs is left alone and keeps working until it is "
         "restarted.",
+    ),
+    (
+        "a reboot that would change nothing",
+        lambda f: replace(f, library_version="590.48.01", module_on_disk="580.95.05"),
+        "driver_mismatch",
+        "fail: NVIDIA driver: found module 580.95.05 is loaded, the libraries are 590.48.01, expected module and "
+        "libraries of one version. A reboot changes nothing, as the module on disk is 580.95.05: install module and "
+        "libraries of one version (dpkg -l '*nvidia*' shows them), then reboot. A server that runs is left alone and "
+        "keeps working until it is restarted.",
+    ),
+    (
+        "a library left over from another driver",
+        lambda f: replace(
+            f, library_version="580.95.05", stray_libraries=["/usr/lib64/libnvidia-ml.so.590.48.01"]
+        ),
+        "driver_files",
+        "warn: Libraries of the driver: found /usr/lib64/libnvidia-ml.so.590.48.01 beside version 580.95.05, which "
+        "programs get, expected files of one version. dpkg -S FILE names the package of each; remove that package, or "
+        "the file if it has none. Nothing uses them now, and a careless ldconfig or a container may.",
+    ),
+    (
+        "a card with damaged records",
+        lambda f: replace(
+            f, query=replace(cards(f), warnings=("WARNING: infoROM is corrupted at gpu 0000:84:00.0",))
+        ),
+        "driver_warnings",
+        "warn: Warnings of the driver: found WARNING: infoROM is corrupted at gpu 0000:84:00.0, expected none. Look at "
+        "nvidia-smi -q of the card that it names: with a damaged infoROM it works, and its maker may replace it.",
+    ),
+    (
+        "a card of the driver that tells no size",
+        lambda f: gpu3(f, memory_mib=None),
+        "gpu_memory",
+        "warn: GPU memory: found 7x 95.6 GiB, 1x not known, expected at least 90 GiB each. See nvidia-smi -q -d MEMORY "
+        "-i 3, as root.",
+    ),
+    (
+        "shared memory that fills",
+        lambda f: replace(f, shm_free_bytes=100 * GIB, shm_largest=["9 nccl-* (640.0 GiB)"]),
+        "shm",
+        "warn: /dev/shm: found 100.0 of 755.0 GiB are free, the most by 9 nccl-* (640.0 GiB), expected at least a "
+        "quarter free. A start of the server removes what its user left there and no process has open; ls -l /dev/shm "
+        "shows the rest, and fuser -v /dev/shm/* who has it.",
     ),
     (
         "the proprietary module",

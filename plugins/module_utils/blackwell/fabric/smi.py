@@ -121,8 +121,8 @@ class Matrix:
 
 
 def number(text: str) -> float | None:
-    """The number at the start of ``97887 MiB``, ``600.00 W``, ``16x``; None for ``N/A`` and the like."""
-    match = re.match(r"\s*(-?\d+(?:\.\d+)?)", text)
+    """The number of ``97887 MiB``, ``600.00 W``, ``16x``; None for ``N/A`` and all that is no figure with a unit."""
+    match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(?:[A-Za-z%/]+)?\s*", text)
     return float(match.group(1)) if match else None
 
 

@@ -156,8 +156,11 @@ def parse_listeners(text: str) -> list[Listener]:
     listeners = []
     for line in text.splitlines()[1:]:
         fields = line.split()
-        if len(fields) > 9 and fields[3] == "0A":
-            listeners.append(Listener(int(fields[1].rsplit(":", 1)[1], 16), fields[9], int(fields[7])))
+        if len(fields) < 10 or fields[3] != "0A":
+            continue
+        port = re.fullmatch(r"[0-9A-Fa-f]+:([0-9A-Fa-f]{4})", fields[1])
+        if port and re.fullmatch(r"[0-9]{1,10}", fields[7]):
+            listeners.append(Listener(int(port[1], 16), fields[9], int(fields[7])))
     return listeners
 
 
