@@ -210,11 +210,13 @@ def _python(host: Host, command: str) -> Python:
 
 
 def _pythons(host: Host, wanted: Sequence[str]) -> list[str]:
-    """Those of some versions of Python that are on a host, or that its package sources have."""
+    """The versions of Python that are on a host, and those of some that its package sources have."""
     known = system.parse_apt_policy(
         host.run("apt-cache", "policy", *(f"python{version}" for version in wanted)).out
     )
-    return [v for v in wanted if f"python{v}" in known or host.at(f"/usr/bin/python{v}").exists()]
+    here = [name.partition("python")[2] for name in host.names("/usr/bin/python3.*")]
+    found = {v for v in here if re.fullmatch(r"3\.[0-9]+", v)} | {v for v in wanted if f"python{v}" in known}
+    return sorted(found, key=system.version_tuple)
 
 
 def _largest_shared(host: Host) -> list[str]:

@@ -187,7 +187,7 @@ def _other_python(facts: Facts, wanted: Wanted) -> str:
     Ubuntu and Debian have one version of Python each; package sources beside theirs may have more.
     """
     version, own = wanted.python_version, DISTRIBUTION_PYTHONS.get(facts.distribution, "")
-    here = [*facts.pythons, *([own] if own else [])]
+    here = list(dict.fromkeys([*facts.pythons, *([own] if own else [])]))
     if version in here or not here:
         return install(facts, f"python{version}", f"python{version}-dev")
     locked = [known for known in wanted.pythons if known in here] if wanted.pythons else here
@@ -195,7 +195,7 @@ def _other_python(facts: Facts, wanted: Wanted) -> str:
         other = own if own in locked else locked[-1]
         return f"Set sglang_stack_python to {other!r}, which {facts.distribution_name} has"
     return (
-        f"{facts.distribution_name} has Python {' and '.join(dict.fromkeys(here))}, and there is no lock for it; there "
+        f"{facts.distribution_name} has Python {' and '.join(here)}, and there is no lock for it; there "
         f"are locks for Python {', '.join(wanted.pythons)}. Use {_with_lock(wanted)}, or make a lock for Python "
         f"{here[-1]} (files/locks/README.md) and set sglang_stack_python to {here[-1]!r}"
     )
