@@ -279,6 +279,17 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
     return [str(problem) for problem in problems]
 
 
+CARDS = [f"GPU-{n:08x}-5ac1-4f0e-9d7b-2f6c81e00000" for n in range(8)]
+NAME_CARDS = (
+    "nvidia-smi -L shows the UUIDs (GPU- and 32 hex digits): name each card once, as many as "
+    "eagle3_server_tensor_parallel_size, or none."
+)
+CHOOSE_CARDS = (
+    "Name the cards in eagle3_server_gpus by UUID (nvidia-smi -L shows them): preflight and every start judge these, "
+    "and the server sees no others."
+)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -291,6 +302,34 @@ def contradict(ours: variables.Known, **values: Any) -> list[str]:
             {"preflight_gpu_count": 4},
             "preflight_gpu_count: is 4, but eagle3_server_tensor_parallel_size is 8. Set "
             "eagle3_server_tensor_parallel_size alone; preflight_gpu_count follows it.",
+        ),
+        (
+            {"eagle3_server_gpus": CARDS[:7], "preflight_gpus": CARDS[:7]},
+            f"eagle3_server_gpus: names 7 cards, but eagle3_server_tensor_parallel_size is 8. {NAME_CARDS}",
+        ),
+        (
+            {"eagle3_server_gpus": [*CARDS[:7], CARDS[0]], "preflight_gpus": [*CARDS[:7], CARDS[0]]},
+            f"eagle3_server_gpus: names a card twice. {NAME_CARDS}",
+        ),
+        (
+            {"eagle3_server_gpus": [*CARDS[:7], "3"], "preflight_gpus": [*CARDS[:7], "3"]},
+            f"eagle3_server_gpus: holds 3, which is no UUID of a card. {NAME_CARDS}",
+        ),
+        (
+            {"eagle3_server_gpus": CARDS, "preflight_gpus": []},
+            "preflight_gpus: is []. Set eagle3_server_gpus alone; preflight_gpus follows it.",
+        ),
+        (
+            {"eagle3_server_extra_environment": {"CUDA_VISIBLE_DEVICES": "1,2"}},
+            f"eagle3_server_extra_environment: sets CUDA_VISIBLE_DEVICES. {CHOOSE_CARDS}",
+        ),
+        (
+            {"eagle3_server_nccl_environment": {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}},
+            f"eagle3_server_nccl_environment: sets CUDA_DEVICE_ORDER. {CHOOSE_CARDS}",
+        ),
+        (
+            {"eagle3_server_extra_arguments": {"base_gpu_id": 1}},
+            f"eagle3_server_extra_arguments: sets base_gpu_id to 1. {CHOOSE_CARDS}",
         ),
         (
             {"preflight_python_version": "3.11"},
