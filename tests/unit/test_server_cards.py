@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-
 ROOT = Path(__file__).resolve().parents[2]
 PRO = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 RELEASE = {
