@@ -66,30 +66,6 @@ def run(folder: Path, tasks: list[dict[str, Any]], programs: dict[str, str], **v
     return done.stdout + done.stderr
 
 
-GPUS = "seq 0 7"
-BROKEN = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
-
-
-@pytest.mark.parametrize(
-    ("script", "gpus", "refused"),
-    [
-        (GPUS, 8, False),
-        (f"{GPUS}; echo 'WARNING: infoROM is corrupted at gpu 0000:01:00.0'; exit 14", 8, False),
-        (BROKEN, 8, True),
-        ("seq 0 6; echo '[Unknown Error]'", 8, True),
-        (BROKEN, 0, False),
-    ],
-)
-def test_a_server_is_not_stopped_where_none_can_start(
-    repository: Path, tmp_path: Path, script: str, gpus: int, refused: bool
-) -> None:
-    tasks = read(repository / "roles" / "eagle3_server" / "tasks" / "can_start.yml")
-    said = " ".join(run(tmp_path, tasks, {"nvidia-smi": script}, __eagle3_server_gpus=gpus).split())
-    assert ("failed=0" not in said) is refused
-    if refused:
-        assert "No server was stopped" in said and "Expected: 8" in said
-
-
 NOT_LOADED = (
     "Failed to reset failed state of unit sglang@baseline.service: Unit sglang@baseline.service not loaded."
 )
