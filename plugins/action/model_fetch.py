@@ -15,7 +15,7 @@ from ansible.utils.display import Display
 # To the controller, module_utils is something that is sent to hosts; it does not put it on its own import path.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
-from blackwell.progress import progress
+from blackwell.progress import GB, progress
 
 display = Display()
 
@@ -43,8 +43,8 @@ class ActionModule(ActionBase):
             now = time.monotonic()
             rate = (result["have"] - had) / (now - since) if had else 0
             had, since = result["have"], now
-            display.display(
-                f"{host}: fetching {given['repository']}, {progress(had, result['total'], rate)}",
-                color="bright gray",
-            )
+            far = f"{had / GB:.1f} GB, of how many is not known"
+            if result["total"] is not None:
+                far = progress(had, result["total"], rate)
+            display.display(f"{host}: fetching {given['repository']}, {far}", color="bright gray")
             given["published"] = result["published"]

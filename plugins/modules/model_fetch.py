@@ -12,7 +12,8 @@ short_description: Fetch a published model at a commit
 description:
   - Fetches a repository of the Hugging Face hub with the C(huggingface_hub) of a release, as the service user, in a
     transient unit of systemd. An interrupted download goes on where it was; one that runs already is joined.
-  - Space is checked before. A model that the manifest records from this commit is not looked up again while its folder
+  - Space is checked before, as far as the hub tells sizes; a warning says so if it does not.
+  - A model that the manifest records from this commit is not looked up again while its folder
     is there, so converged hosts need no network.
   - The action plugin of the same name shows how far it is.
 author: Blackwell SGLang contributors
@@ -92,11 +93,11 @@ have:
   returned: success
   type: int
 total:
-  description: Bytes of the whole model; 0 if it was not looked up.
+  description: Bytes of the whole model; 0 if it was not looked up, null if the hub does not tell all sizes.
   returned: success
   type: int
 published:
-  description: C(size) and C(sha256) of each file of the repository, by name.
+  description: C(size) (null if unknown) and C(sha256) (empty if unknown) of each file of the repository, by name.
   returned: success
   type: dict
 """
@@ -149,9 +150,10 @@ def main() -> None:
         if module.check_mode and not Path(fetch.python).exists():
             module.exit_json(changed=True, done=False, have=0, total=0, published={})
         published = given["published"] or fetch.published()
-        total = sum(entry["size"] for entry in published.values())
-        if not given["published"]:
-            fetch.check_space(published)
+        sizes = [entry["size"] for entry in published.values()]
+        total = None if None in sizes else sum(sizes)
+        if not given["published"] and (unchecked := fetch.check_space(published)):
+            module.warn(unchecked)
         if module.check_mode:
             module.exit_json(
                 changed=True, done=False, have=fetch.have(published), total=total, published=published

@@ -31,7 +31,7 @@ options:
     type: dict
     default: {}
   published:
-    description: C(size) and C(sha256) of the files in that repository, by name.
+    description: C(size) (null if unknown) and C(sha256) of the files in that repository, by name.
     type: dict
     default: {}
   verify:
@@ -45,6 +45,11 @@ options:
     description: User who has to be able to read all files. Not looked at if there is no such user yet.
     type: str
     default: ""
+  tokenizer:
+    description:
+      - Whether the model has to have a tokenizer. Left out, all have to but those that C(config.json) tells to be
+        drafters, which share that of their target.
+    type: bool
   seconds:
     description: Begin no further file after that time. Left out, all files are read.
     type: float
@@ -98,6 +103,7 @@ def main() -> None:
             "published": {"type": "dict", "default": {}},
             "verify": {"type": "str", "choices": ["sizes", "changed", "full"], "default": "changed"},
             "user": {"type": "str", "default": ""},
+            "tokenizer": {"type": "bool"},
             "seconds": {"type": "float"},
         },
         supports_check_mode=True,
@@ -109,7 +115,7 @@ def main() -> None:
     recorded = before.files if (before.path, before.source) == (given["path"], given["source"]) else {}
     try:
         files = weights.find_files(folder)
-        found = weights.problems(folder, files)
+        found = weights.problems(folder, files, tokenizer=given["tokenizer"])
         if not found:
             read = {name: file for name, file in weights.read_manifest(begun).files.items() if file.sha256}
             files = weights.carry_over(files, read if given["verify"] == "full" else {**recorded, **read})

@@ -23,7 +23,8 @@ from tests.wheels import unpacked
 
 Run = Callable[..., dict[str, Any]]
 
-VOCABULARY, KNOWN, HIDDEN = 163840, 32000, 7168
+VOCABULARY, KNOWN, HIDDEN, INNER = 163840, 32000, 7168, 18432
+HEAD = HIDDEN // 64
 # Kimi-K2.5 as far as its drafter is concerned.
 TARGET: dict[str, Any] = {
     "architectures": ["KimiK25ForConditionalGeneration"],
@@ -46,6 +47,7 @@ DRAFT: dict[str, Any] = {
     "num_hidden_layers": 1,
     "num_attention_heads": 64,
     "num_key_value_heads": 8,
+    "intermediate_size": INNER,
     "vocab_size": VOCABULARY,
     "draft_vocab_size": KNOWN,
     "max_position_embeddings": 262144,
@@ -58,6 +60,16 @@ MAP = [4 * at for at in range(KNOWN)]
 REVERSE = [int(token % 5 == 0 and token < 5 * KNOWN) for token in range(VOCABULARY)]
 TENSORS = {
     "midlayer.self_attn.q_proj.weight": Weights("BF16", (HIDDEN, 2 * HIDDEN)),
+    "midlayer.self_attn.k_proj.weight": Weights("BF16", (8 * HEAD, 2 * HIDDEN)),
+    "midlayer.self_attn.v_proj.weight": Weights("BF16", (8 * HEAD, 2 * HIDDEN)),
+    "midlayer.self_attn.o_proj.weight": Weights("BF16", (HIDDEN, HIDDEN)),
+    "midlayer.mlp.gate_proj.weight": Weights("BF16", (INNER, HIDDEN)),
+    "midlayer.mlp.up_proj.weight": Weights("BF16", (INNER, HIDDEN)),
+    "midlayer.mlp.down_proj.weight": Weights("BF16", (HIDDEN, INNER)),
+    "midlayer.hidden_norm.weight": Weights("BF16", (HIDDEN,)),
+    "midlayer.input_layernorm.weight": Weights("BF16", (HIDDEN,)),
+    "midlayer.post_attention_layernorm.weight": Weights("BF16", (HIDDEN,)),
+    "norm.weight": Weights("BF16", (HIDDEN,)),
     "fc.weight": Weights("BF16", (HIDDEN, 3 * HIDDEN)),
     "lm_head.weight": Weights("BF16", (KNOWN, HIDDEN)),
     "d2t": Weights("I64", (KNOWN,), MAP),
@@ -96,7 +108,19 @@ class Pair:
         models = site / "sglang" / "srt" / "models"
         models.mkdir(parents=True)
         (site / "sglang" / "__init__.py").write_text("raise SystemExit('was imported')\n")
+        # The drafter's class is the published one; no model of a release is as large as it, so the others are made up.
+        published = (
+            unpacked("sglang", "0.5.9" if self.version in ("0.5.8", "0.5.9") else "0.5.14") / "sglang" / "srt"
+        )
+        (models / "llama.py").symlink_to(published / "models" / "llama.py")
+        for name in ("hf_transformers_utils.py", "hf_transformers"):
+            if (published / "utils" / name).exists():
+                (models.parent / "utils").mkdir(exist_ok=True)
+                (models.parent / "utils" / name).symlink_to(published / "utils" / name)
         for name, architecture in self.models.items():
+            if (published / "models" / f"{name}.py").exists() and name != "kimi_k25":
+                (models / f"{name}.py").symlink_to(published / "models" / f"{name}.py")
+                continue
             (models / f"{name}.py").write_text(
                 f"class {architecture}: ...\n\n\nEntryClass = [{architecture}]\n"
             )
@@ -157,6 +181,23 @@ def given(**values: Any) -> Callable[[Pair], object]:
     return lambda pair: pair.arguments.update(values)
 
 
+def narrow_layer(hidden: int) -> dict[str, Weights]:
+    """The tensors of a layer of 64 heads with another hidden size."""
+    keys = 8 * hidden // 64
+    shapes = {
+        "self_attn.q_proj": (hidden, 2 * hidden),
+        "self_attn.k_proj": (keys, 2 * hidden),
+        "self_attn.v_proj": (keys, 2 * hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (INNER, hidden),
+        "mlp.up_proj": (INNER, hidden),
+        "mlp.down_proj": (hidden, INNER),
+        **dict.fromkeys(("hidden_norm", "input_layernorm", "post_attention_layernorm"), (hidden,)),
+    }
+    layer = {f"midlayer.{name}.weight": Weights("BF16", shape) for name, shape in shapes.items()}
+    return {**layer, "norm.weight": Weights("BF16", (hidden,))}
+
+
 def layers(*ids: int) -> Callable[[Pair], object]:
     return changed(eagle_config={"eagle_aux_hidden_state_layer_ids": list(ids)})
 
@@ -166,26 +207,26 @@ CASES: list[tuple[str, Callable[[Pair], object], str]] = [
         "target architecture",
         lambda pair: pair.models.pop("kimi_k25"),
         "SGLang 0.5.9 has no class for the target. Found: KimiK25ForConditionalGeneration. Expected: one of "
-        "the 1 classes of its models. To mend it: use a release of SGLang that has it, or another target.",
+        "the 5 classes of its models. To mend it: use a release of SGLang that has it, or another target.",
     ),
     (
         "draft architecture",
         changed(architectures=["LlamaForCausalLMEagle4"]),
-        "SGLang 0.5.9 has no class for the drafter. Found: LlamaForCausalLMEagle4. Expected: one of the 2 "
+        "SGLang 0.5.9 has no class for the drafter. Found: LlamaForCausalLMEagle4. Expected: one of the 6 "
         "classes of its models. To mend it: use a release of SGLang that has it, or another drafter.",
     ),
     (
         "draft with latent attention",
         changed(architectures=["Eagle3DeepseekV2ForCausalLM"], kv_lora_rank=512),
         "SGLang 0.5.9 has no class for the drafter. Found: Eagle3DeepseekV2ForCausalLM. Expected: one of the "
-        "2 classes of its models. To mend it: use a drafter without latent attention, or SGLang 0.5.12 "
+        "6 classes of its models. To mend it: use a drafter without latent attention, or SGLang 0.5.12 "
         "(sglang_stack_version).",
     ),
     (
         "no architecture",
         without("architectures"),
         "SGLang 0.5.9 has no class for the drafter. Found: no architectures in config.json of /draft. "
-        "Expected: one of the 2 classes of its models. To mend it: use a release of SGLang that has it, or "
+        "Expected: one of the 6 classes of its models. To mend it: use a release of SGLang that has it, or "
         "another drafter.",
     ),
     (
@@ -202,6 +243,7 @@ CASES: list[tuple[str, Callable[[Pair], object], str]] = [
         lambda pair: (
             (
                 pair.draft.update(hidden_size=2048, target_hidden_size=HIDDEN),
+                pair.tensors.update(narrow_layer(2048)),
                 pair.tensors.update(
                     {
                         "fc.weight": Weights("BF16", (2048, 3 * HIDDEN)),
@@ -407,7 +449,17 @@ CASES: list[tuple[str, Callable[[Pair], object], str]] = [
     ),
     (
         "heads of the drafter",
-        changed(num_attention_heads=28, num_key_value_heads=4),
+        lambda pair: (
+            pair.draft.update(num_attention_heads=28, num_key_value_heads=4, head_dim=HEAD),
+            pair.tensors.update(
+                {
+                    "midlayer.self_attn.q_proj.weight": Weights("BF16", (28 * HEAD, 2 * HIDDEN)),
+                    "midlayer.self_attn.k_proj.weight": Weights("BF16", (4 * HEAD, 2 * HIDDEN)),
+                    "midlayer.self_attn.v_proj.weight": Weights("BF16", (4 * HEAD, 2 * HIDDEN)),
+                    "midlayer.self_attn.o_proj.weight": Weights("BF16", (HIDDEN, 28 * HEAD)),
+                }
+            ),
+        ),
         "The heads of the drafter cannot be shared out among the GPUs. Found: 28 heads and 4 of keys and "
         "values for 8 GPUs. Expected: numbers that divide evenly. To mend it: correct "
         "eagle3_server_tensor_parallel_size.",
@@ -438,7 +490,7 @@ def test_everything_is_reported_at_once(pair: Pair) -> None:
 def test_target_and_drafter_are_two(pair: Pair) -> None:
     (pair.folder / "draft").symlink_to(pair.folder / "target")
     pair.draft = pair.target
-    assert pair.errors()[0] == (
+    assert pair.errors()[1] == (
         "Drafter and target are the same folder, so the target would be loaded twice. Found: /draft. "
         "Expected: a drafter of its own. To mend it: correct eagle3_server_draft_model_path."
     )
@@ -502,7 +554,15 @@ def test_what_is_not_in_safetensors_is_not_judged(pair: Pair) -> None:
         ),
         lambda pair: pair.arguments.update(dtype="bfloat16") or pair.draft.pop("torch_dtype"),
         lambda pair: pair.draft.pop("eagle_config"),
-        lambda pair: pair.draft.update(num_attention_heads=64, num_key_value_heads=4),
+        lambda pair: (
+            pair.draft.update(num_attention_heads=64, num_key_value_heads=4)
+            or pair.tensors.update(
+                {
+                    f"midlayer.self_attn.{name}_proj.weight": Weights("BF16", (4 * HEAD, 2 * HIDDEN))
+                    for name in "kv"
+                }
+            )
+        ),
         lambda pair: pair.draft.update(tie_word_embeddings=True) or pair.tensors.pop("lm_head.weight"),
         lambda pair: pair.arguments.update(tp_size=16, dp_size=2, enable_dp_attention=True),
         lambda pair: pair.arguments.update(tensor_parallel_size=pair.arguments.pop("tp_size")),
@@ -534,6 +594,10 @@ def test_a_later_release_takes_latent_attention_and_more_layers(pair: Pair) -> N
 def test_a_later_release_takes_a_deeper_drafter_with_more_states(pair: Pair) -> None:
     pair.version = "0.5.12"
     pair.draft.update(num_hidden_layers=2, num_aux_hidden_states=4)
+    layer = {name: tensor for name, tensor in pair.tensors.items() if name.startswith("midlayer.")}
+    pair.tensors |= {name.replace("midlayer", "layers.1"): tensor for name, tensor in layer.items()}
+    for name, rows in (("q", HIDDEN), ("k", 8 * HEAD), ("v", 8 * HEAD)):
+        pair.tensors[f"layers.1.self_attn.{name}_proj.weight"] = Weights("BF16", (rows, HIDDEN))
     pair.draft["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 15, 29, 57]
     pair.tensors["fc.weight"] = Weights("BF16", (HIDDEN, 4 * HIDDEN))
     assert pair.errors() == []
@@ -695,7 +759,8 @@ def test_values_that_mean_nothing_are_named(pair: Pair, spoil: Callable[[Pair], 
 def test_an_argument_that_is_no_number_is_named(pair: Pair) -> None:
     pair.arguments["tp_size"] = "all"
     assert pair.check()["msg"] == (
-        "The server's tp_size is no whole number. Found: 'all'. To mend it: correct it in the inventory."
+        "The server's tp_size is no whole number. Found: 'all'. Expected: a whole number. To mend it: correct it in "
+        "the inventory."
     )
 
 

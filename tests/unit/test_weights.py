@@ -33,6 +33,7 @@ def model(tmp_path: Path) -> Path:
         )
     shards = {f"{number}.w": f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (folder / "tokenizer.json").write_text("{}")
     return folder
 
 
@@ -57,7 +58,7 @@ def digests(tmp_path: Path) -> dict[str, str]:
 def test_a_model_is_recorded_once(check: Run, tmp_path: Path) -> None:
     first, second = check(), check()
     assert first["changed"] and not second["changed"]
-    assert (second["files"], second["unread"]) == (4, 0)
+    assert (second["files"], second["unread"]) == (5, 0)
     assert all(len(digest) == 64 for digest in digests(tmp_path).values())
     assert list((tmp_path / "state").iterdir()) == [tmp_path / "state" / "model.json"]
 
@@ -93,11 +94,12 @@ def test_a_read_only_model_is_fine(check: Run, model: Path) -> None:
         (
             lambda model: (model / "config.json").write_text("{"),
             "{0}/config.json is not JSON. Found: Expecting property name enclosed in double quotes: line 1 column 2 "
-            "(char 1). To mend it: copy the file again.",
+            "(char 1), in 1 bytes. Expected: JSON in UTF-8. To mend it: copy the file again.",
         ),
         (
             lambda model: (model / "config.json").write_text("[]"),
-            "{0}/config.json is no configuration. Found: list. To mend it: copy the file again.",
+            "{0}/config.json holds no JSON object. Found: a list. Expected: a JSON object. To mend it: copy the file "
+            "again.",
         ),
         (
             lambda model: (model / "model-00002-of-00002.safetensors").unlink(),
@@ -118,8 +120,9 @@ def test_a_read_only_model_is_fine(check: Run, model: Path) -> None:
             lambda model: (model / "model-00002-of-00002.safetensors").write_text(
                 "version https://git-lfs.github.com"
             ),
-            "{0}/model-00002-of-00002.safetensors is no safetensors file. Found: its first eight bytes are no length "
-            "of a header. To mend it: copy the file again, from where it is whole.",
+            "{0}/model-00002-of-00002.safetensors is not the file that it should be. Found: a pointer of git-lfs. "
+            "Expected: a whole file, as it is published. To mend it: remove it and copy or fetch the file itself (with "
+            "git-lfs: git lfs pull).",
         ),
         (
             lambda model: os.truncate(model / "model-00002-of-00002.safetensors", 200),
@@ -128,8 +131,8 @@ def test_a_read_only_model_is_fine(check: Run, model: Path) -> None:
         ),
         (
             lambda model: [path.unlink() for path in model.glob("*.safetensors*")],
-            "{0} has no weights. Found: config.json. Expected: files *.safetensors. To mend it: finish copying the "
-            "model.",
+            "{0} has no weights. Found: config.json, tokenizer.json. Expected: files *.safetensors. To mend it: "
+            "finish copying the model.",
         ),
     ],
     ids=[
@@ -186,15 +189,16 @@ def test_another_content_than_recorded_is_refused(check: Run, model: Path, tmp_p
 
 
 def test_a_missing_and_a_shorter_file_are_seen_without_reading(check: Run, model: Path) -> None:
+    (model / "LICENSE").write_text("free")
     check()
     (model / "config.json").write_text('{"architectures":["A"]}')
-    (model / "model.safetensors.index.json").unlink()
+    (model / "LICENSE").unlink()
     message = check(verify="sizes")["msg"]
     assert (
         f"{model}/config.json is not the file that was recorded. Found: 23 bytes. Expected: 24 bytes."
         in message
     )
-    assert "model.safetensors.index.json is not the file that was recorded. Found: no such file." in message
+    assert "LICENSE is not the file that was recorded. Found: no such file." in message
 
 
 def test_only_a_full_look_finds_damage_that_left_no_trace(check: Run, model: Path) -> None:
@@ -273,8 +277,8 @@ def test_a_play_says_how_far_it_is(repository: Path, model: Path, tmp_path: Path
         for line in done.stdout.splitlines()
         if line.startswith(f"localhost: reading {model}, 0.0 of 0.0 GB")
     ]
-    # Four files, one a call; the last one ends the task.
-    assert len(said) == 3
+    # Five files, one a call; the last one ends the task.
+    assert len(said) == 4
     assert "changed=1" in done.stdout
     assert "" not in {
         entry["sha256"] for entry in json.loads((tmp_path / "model.json").read_text())["files"].values()

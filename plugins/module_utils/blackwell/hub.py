@@ -13,13 +13,15 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .errors import OperatorError
+from .json_reader import parse_object
 from .server import render_environment
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNIT_DIRECTORY = Path("/run")
 # Where huggingface_hub keeps what it has not finished, below the model's folder.
@@ -106,10 +108,10 @@ class Fetch:
         }
 
     def published(self) -> dict[str, dict[str, Any]]:
-        """The repository's files: ``size`` in bytes and ``sha256``, empty if the hub does not publish one.
+        """The repository's files: ``size`` in bytes, None if nobody tells, and ``sha256``, empty if unpublished.
 
         Raises:
-            OperatorError: the hub cannot be reached, or has no such model for this user.
+            OperatorError: the hub cannot be reached, has no such model for this user, or answers nonsense.
         """
         account = pwd.getpwnam(self.user)
         done = subprocess.run(
@@ -131,14 +133,14 @@ class Fetch:
                 remedy="check the names, model_weights_token for a closed repository, and a proxy or a mirror in "
                 "model_weights_fetch_environment (HTTPS_PROXY, HF_ENDPOINT)",
             )
-        listed: dict[str, dict[str, Any]] = json.loads(done.stdout)
-        # Hidden files are notes of git.
-        return {name: entry for name, entry in listed.items() if not name.startswith(".")}
+        return read_listing(done.stdout, self.repository)
 
     def have(self, published: Mapping[str, Mapping[str, Any]]) -> int:
         """Bytes that are on the host, whole files and parts."""
         size = sum(
-            int(entry["size"]) for name, entry in published.items() if self._is_there(name, entry["size"])
+            (self.folder / name).stat().st_size
+            for name, entry in published.items()
+            if self._is_there(name, entry["size"])
         )
         for part in (self.folder / _UNFINISHED).rglob("*.incomplete"):
             # It gets its own name when it is whole, which may be now.
@@ -147,30 +149,42 @@ class Fetch:
         return size
 
     def missing(self, published: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Files that are not there in their full size."""
+        """Files that are not there, or not in their full size where that is known."""
         return [name for name, entry in published.items() if not self._is_there(name, entry["size"])]
 
-    def _is_there(self, name: str, size: int) -> bool:
+    def _is_there(self, name: str, size: int | None) -> bool:
         path = self.folder / name
-        return path.is_file() and path.stat().st_size == size
+        return path.is_file() and size in (None, path.stat().st_size)
 
-    def check_space(self, published: Mapping[str, Mapping[str, Any]]) -> None:
+    def check_space(self, published: Mapping[str, Mapping[str, Any]]) -> str:
         """Refuse to begin what cannot end.
+
+        Returns:
+            Why it could not be checked, as a sentence; empty if there is room.
 
         Raises:
             OperatorError: the file system is too small for what is missing.
         """
-        needed = sum(entry["size"] for entry in published.values()) - self.have(published)
+        known = {name: entry for name, entry in published.items() if entry["size"] is not None}
+        unknown = [name for name in published if name not in known]
+        needed = sum(entry["size"] for entry in known.values()) - self.have(known)
         place = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         free = shutil.disk_usage(place).free
         if free < needed:
             raise OperatorError(
                 f"There is not enough space for {self.repository}",
                 found=f"{free / GIB:.1f} GiB free in {place}",
-                expected=f"{needed / GIB:.1f} GiB",
+                expected=f"{'more than ' if unknown else ''}{needed / GIB:.1f} GiB",
                 remedy="free some space, or set eagle3_server_model_path or eagle3_server_draft_model_path to a "
                 "larger file system",
             )
+        if not unknown:
+            return ""
+        return (
+            f"Whether there is room for {self.repository} in {place} is not checked: the hub does not tell the size of "
+            f"{len(unknown)} of its {len(published)} files ({', '.join(unknown[:3])}{', ...' if unknown[3:] else ''}). "
+            f"{free / GIB:.1f} GiB are free"
+        )
 
     def begin(self) -> None:
         """Start the unit, unless it runs."""
@@ -226,3 +240,42 @@ class Fetch:
             text=True,
         )
         return done.stdout.strip()
+
+
+def read_listing(answer: str, repository: str) -> dict[str, dict[str, Any]]:
+    """What the program that asks the hub prints: ``size`` and ``sha256`` by file.
+
+    A size or a digest that is none is unknown, as it is if the hub tells nothing.
+
+    Raises:
+        OperatorError: it is no list of files.
+    """
+    remedy = "look at what answers: HF_ENDPOINT in model_weights_fetch_environment has to be a hub of models"
+    listed = parse_object(
+        (answer.strip().splitlines() or [""])[-1], f"The list of files of {repository}", remedy=remedy
+    )
+    found: dict[str, dict[str, Any]] = {}
+    for name, entry in listed.items():
+        path = PurePosixPath(name)
+        if not isinstance(entry, dict) or path.is_absolute() or ".." in path.parts or not path.name:
+            raise OperatorError(
+                f"The list of files of {repository} means nothing",
+                found=f"{name!r}: {json.dumps(entry)[:80]}",
+                expected="names of files below the model's folder",
+                remedy=remedy,
+            )
+        size, digest = entry.get("size"), entry.get("sha256")
+        # Hidden files are notes of git.
+        if not name.startswith("."):
+            found[name] = {
+                "size": size if type(size) is int and size >= 0 else None,
+                "sha256": digest if isinstance(digest, str) and _SHA256.fullmatch(digest) else "",
+            }
+    if not found:
+        raise OperatorError(
+            f"{repository} has no files at this commit",
+            found="an empty list",
+            expected="config.json and the weights",
+            remedy=remedy,
+        )
+    return found

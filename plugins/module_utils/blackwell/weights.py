@@ -11,7 +11,7 @@ import json
 import os
 import pwd
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,10 +19,9 @@ from typing import Any
 
 from .errors import OperatorError
 from .files import sha256
-from .safetensors import Tensor, read_header
+from .json_reader import find_object
+from .model_check import check_files
 
-CONFIG = "config.json"
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 _READERS = 8
 
 
@@ -66,12 +65,23 @@ class Manifest:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest in a file; an empty one if there is none, or no readable one."""
-    try:
-        found = json.loads(path.read_text())
-        files = {name: File(**entry) for name, entry in found["files"].items()}
-        return Manifest(found["path"], found["source"], files)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    found = find_object(path) or {}
+    source, entries = found.get("source"), found.get("files")
+    if (
+        not isinstance(found.get("path"), str)
+        or not isinstance(source, dict)
+        or not isinstance(entries, dict)
+    ):
         return Manifest("")
+    try:
+        files = {name: File(**entry) for name, entry in entries.items()}
+    except TypeError:
+        return Manifest("")
+    right = all(
+        type(file.size) is int and type(file.changed) is int and isinstance(file.sha256, str)
+        for file in files.values()
+    )
+    return Manifest(found["path"], source, files) if right else Manifest("")
 
 
 def find_files(folder: Path) -> dict[str, File]:
@@ -98,87 +108,17 @@ def find_files(folder: Path) -> dict[str, File]:
     return found
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The ``config.json`` of a model.
-
-    Raises:
-        OperatorError: it is missing or not readable.
-    """
-    path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise OperatorError(
-            f"{folder} has no {CONFIG}",
-            expected="a model as it is published, with its configuration",
-            remedy="finish copying the model, or correct eagle3_server_model_path or eagle3_server_draft_model_path",
-        ) from None
-    except ValueError as error:
-        raise OperatorError(f"{path} is not JSON", found=str(error), remedy="copy the file again") from None
-    if not isinstance(config, dict):
-        raise OperatorError(
-            f"{path} is no configuration", found=type(config).__name__, remedy="copy the file again"
-        )
-    return config
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors in all safetensors files of a model, by name.
-
-    Raises:
-        OperatorError: a file is damaged.
-    """
-    return {
-        name: one for path in sorted(folder.glob("*.safetensors")) for name, one in read_header(path).items()
-    }
-
-
-def problems(folder: Path, files: Mapping[str, File]) -> list[OperatorError]:
+def problems(
+    folder: Path, files: Mapping[str, File], *, tokenizer: bool | None = None
+) -> list[OperatorError]:
     """Everything about a model's files that would keep it from loading, as a quick look finds it.
 
     Args:
         folder: the model's.
         files: its files, as :func:`find_files` finds them.
+        tokenizer: whether it has to have a tokenizer; None for all models but drafters.
     """
-    found: list[OperatorError] = []
-    try:
-        read_config(folder)
-    except OperatorError as error:
-        found.append(error)
-    if not any(Path(name).match(kind) for name in files for kind in _WEIGHTS):
-        found.append(
-            OperatorError(
-                f"{folder} has no weights",
-                found=", ".join(files) or "an empty folder",
-                expected="files *.safetensors",
-                remedy="finish copying the model",
-            )
-        )
-    for index in sorted(folder.glob("*.safetensors.index.json")):
-        found += _missing_shards(index, files)
-    for name in files:
-        if name.endswith(".safetensors"):
-            try:
-                read_header(folder / name)
-            except OperatorError as error:
-                found.append(error)
-    return found
-
-
-def _missing_shards(index: Path, files: Mapping[str, File]) -> Iterator[OperatorError]:
-    try:
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        yield OperatorError(f"{index} is not readable", expected="a weight_map", remedy="copy the file again")
-        return
-    missing = [shard for shard in shards if shard not in files]
-    if missing:
-        yield OperatorError(
-            f"{index.parent} has not all weights",
-            found=f"{', '.join(missing)} missing",
-            expected=f"the {len(shards)} files that {index.name} names",
-            remedy="finish copying the model",
-        )
+    return list(check_files(folder, files, tokenizer=tokenizer))
 
 
 def unreadable(folder: Path, files: Iterable[str], user: str) -> list[str]:
@@ -220,7 +160,7 @@ def differences(
         folder: the model's.
         files: the files that are there.
         recorded: files of the manifest.
-        published: ``size`` and ``sha256`` (empty if unknown) of the files in the repository, by name.
+        published: ``size`` (None if unknown) and ``sha256`` (empty if unknown) of the files in the repository, by name.
         manifest: where the record is, for the message.
     """
     found = []
@@ -232,7 +172,7 @@ def differences(
             file = files.get(name)
             if file is None:
                 is_, was = "no such file", f"the {origin} one"
-            elif file.size != entry["size"]:
+            elif entry["size"] is not None and file.size != entry["size"]:
                 is_, was = f"{file.size} bytes", f"{entry['size']} bytes"
             elif file.sha256 and entry["sha256"] and file.sha256 != entry["sha256"]:
                 is_, was = f"SHA-256 {file.sha256}", entry["sha256"]

@@ -2,16 +2,26 @@
 
     fetch.py list|get REPOSITORY REVISION FOLDER
 
-`list` prints size and SHA-256 of each file as JSON; the hub publishes a SHA-256 of large files only. `get` goes on
-where an earlier one was interrupted.
+`list` prints size and SHA-256 of each file as JSON; the hub publishes a SHA-256 of large files only. A mirror that
+tells no sizes is asked for the headers of each file; a size that they do not tell either is null. `get` goes on where
+an earlier one was interrupted.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url, snapshot_download
+
+
+def size_by_headers(repository: str, revision: str, name: str) -> int | None:
+    """The length of a file that the headers of its download announce; None if they do not."""
+    try:
+        return get_hf_file_metadata(hf_hub_url(repository, name, revision=revision)).size
+    except Exception:  # whatever goes wrong, the download itself says it better
+        return None
 
 
 def main() -> None:
@@ -20,8 +30,17 @@ def main() -> None:
         snapshot_download(repository, revision=revision, local_dir=folder)
         return
     files = HfApi().model_info(repository, revision=revision, files_metadata=True).siblings or []
+    unknown = [file.rfilename for file in files if file.size is None]
+    with ThreadPoolExecutor(8) as askers:
+        sizes = dict(
+            zip(unknown, askers.map(lambda name: size_by_headers(repository, revision, name), unknown))
+        )
+    # An ETag is not taken for a digest: what it is differs from mirror to mirror.
     listed = {
-        file.rfilename: {"size": file.size or 0, "sha256": file.lfs.sha256 if file.lfs else ""}
+        file.rfilename: {
+            "size": sizes.get(file.rfilename, file.size),
+            "sha256": getattr(file.lfs, "sha256", None) or "",
+        }
         for file in files
     }
     print(json.dumps(listed))

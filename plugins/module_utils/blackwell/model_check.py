@@ -1,0 +1,508 @@
+"""Whether a model's folder has everything that a server without a network needs, as a quick look finds it.
+
+SGLang and transformers look for these files themselves, some minutes into a start, and for some of them on the hub,
+which the unit does not reach.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import OperatorError
+from .safetensors import Tensor, read_header
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+# SGLang passes over these (filter_files_not_needed_for_inference).
+_NO_WEIGHTS = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
+_NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<kind>\.safetensors|\.bin|\.gguf)")
+# What is never empty, and never a page or a pointer.
+_SOLID = (*_WEIGHTS, ".json", ".model", ".tiktoken")
+# JSON files that are an object wherever they come from; others may be any JSON.
+_OBJECTS = {
+    CONFIG,
+    INDEX,
+    "added_tokens.json",
+    "chat_template.json",
+    "generation_config.json",
+    "hf_quant_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "quantize_config.json",
+    "special_tokens_map.json",
+    "tekken.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "video_preprocessor_config.json",
+    "vocab.json",
+}
+# One of these rows is a tokenizer.
+_TOKENIZERS = (
+    ("tokenizer.json",),
+    ("tokenizer.model",),
+    ("tiktoken.model",),
+    ("tekken.json",),
+    ("vocab.json", "merges.txt"),
+    ("vocab.txt",),
+    ("spiece.model",),
+    ("sentencepiece.bpe.model",),
+)
+# What is loaded by the code of a repository. SGLang has model classes of its own, so AutoModel and its kin are not.
+_LOADED = re.compile(r"Auto(?!Model)\w+")
+_CODE_FILES = (
+    CONFIG,
+    "tokenizer_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+)
+# As transformers finds what a module needs beside it.
+_RELATIVE = re.compile(
+    r"^\s*(?:from\s+\.(\w+)\s+import|import\s+\.(\w+)|from\s+\.\s+import\s+(\w+))", re.MULTILINE
+)
+_FINISH = "finish copying the model"
+_AGAIN = "copy the file again"
+_SHOWN = 4
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model.
+
+    Raises:
+        OperatorError: it cannot be read, or is not what transformers takes for a JSON object.
+    """
+    found = read_any_json(path)
+    if not isinstance(found, dict):
+        raise OperatorError(
+            f"{path} holds no JSON object",
+            found=f"a {type(found).__name__}",
+            expected="a JSON object",
+            remedy=_AGAIN,
+        )
+    return found
+
+
+def read_any_json(path: Path) -> Any:
+    """What is in a JSON file of a model, read as transformers does: as UTF-8 without a byte order mark.
+
+    Raises:
+        OperatorError: it cannot be read, or is not JSON.
+    """
+    try:
+        content = path.read_bytes()
+        return json.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise OperatorError(
+            f"{path} cannot be read",
+            found=error.strerror or str(error),
+            expected="a readable file",
+            remedy=_AGAIN,
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise OperatorError(
+            f"{path} is not JSON",
+            found=f"{error}, in {len(content)} bytes",
+            expected="JSON in UTF-8",
+            remedy=_AGAIN,
+        ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The ``config.json`` of a model.
+
+    Raises:
+        OperatorError: it is missing or not readable.
+    """
+    if not (folder / CONFIG).exists() and not (folder / CONFIG).is_symlink():
+        raise _no_config(folder)
+    return read_json(folder / CONFIG)
+
+
+def loaded_weights(folder: Path) -> list[Path]:
+    """The safetensors files that SGLang loads: those at the top that the index names, or all without an index.
+
+    Raises:
+        OperatorError: the index is damaged.
+    """
+    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    if (folder / INDEX).exists():
+        named = set(read_index(folder / INDEX).values())
+        return [path for path in found if path.name in named]
+    # SGLang's own exception, for Mistral.
+    if [path.name for path in found] == ["consolidated.safetensors", "model.safetensors"]:
+        return found[1:]
+    return found
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """File by tensor, from an index.
+
+    Raises:
+        OperatorError: it is damaged.
+    """
+    named = read_json(path).get("weight_map")
+    if (
+        not isinstance(named, dict)
+        or not named
+        or not all(isinstance(shard, str) for shard in named.values())
+    ):
+        raise OperatorError(
+            f"{path} is not readable",
+            found="no weight_map with the file of each tensor",
+            expected="a weight_map",
+            remedy=_AGAIN,
+        )
+    return named
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors that SGLang loads of a model, by name.
+
+    Raises:
+        OperatorError: a file is damaged, or a tensor is in two of them.
+    """
+    found: dict[str, Tensor] = {}
+    for path in loaded_weights(folder):
+        for name, tensor in read_header(path).items():
+            if name in found:
+                raise _twice(folder, f"{name} in {found[name].file.name} and in {path.name}")
+            found[name] = tensor
+    return found
+
+
+def check_files(
+    folder: Path, names: Mapping[str, Any], *, tokenizer: bool | None = None
+) -> Iterator[OperatorError]:
+    """Everything about a model's files that would keep it from loading.
+
+    Args:
+        folder: the model's.
+        names: its files, by path below the folder.
+        tokenizer: whether it has to have a tokenizer; None for all models but drafters, as config.json tells them.
+    """
+    spoilt = yield from _check_kinds(folder, names)
+    configs: dict[str, dict[str, Any]] = {}
+    for name in sorted(
+        {CONFIG, *(name for name in names if name.endswith(".json") and "/" not in name)} - spoilt
+    ):
+        try:
+            if name in _OBJECTS or name.endswith(".index.json"):
+                configs[name] = read_json(folder / name)
+            elif name in names:
+                read_any_json(folder / name)
+        except OperatorError as error:
+            yield error if name in names else _no_config(folder)
+    yield from _check_shards(folder, names, spoilt)
+    yield from _check_code(folder, configs)
+    if tokenizer is None:
+        tokenizer = not _is_drafter(configs.get(CONFIG, {}))
+    if tokenizer:
+        yield from _check_tokenizer(folder, names, configs)
+
+
+def _no_config(folder: Path) -> OperatorError:
+    return OperatorError(
+        f"{folder} has no {CONFIG}",
+        expected="a model as it is published, with its configuration",
+        remedy=f"{_FINISH}, or correct eagle3_server_model_path or eagle3_server_draft_model_path",
+    )
+
+
+def _check_kinds(folder: Path, names: Mapping[str, Any]) -> Generator[OperatorError, None, set[str]]:
+    """Things in place of files; returns the names that need no further look."""
+    spoilt: set[str] = set()
+    for path in sorted(folder.iterdir()):
+        name = path.name
+        if name.startswith("."):
+            continue
+        if path.is_symlink() and not path.exists():
+            found = f"a link to {path.readlink()}, where nothing is"
+        elif not (name.endswith(_SOLID) or name in ("merges.txt", "vocab.txt")):
+            continue
+        elif path.is_dir():
+            found = "a folder"
+        elif name in names:
+            found = _looks_like(path)
+        else:
+            found = "no plain file"
+        if found:
+            spoilt.add(name)
+            yield OperatorError(
+                f"{path} is not the file that it should be",
+                found=found,
+                expected="a whole file, as it is published",
+                remedy="remove it and copy or fetch the file itself (with git-lfs: git lfs pull)",
+            )
+    return spoilt
+
+
+def _looks_like(path: Path) -> str:
+    """What a file is that is none of a model; empty if it may be one."""
+    try:
+        with path.open("rb") as source:
+            start = source.read(512)
+    except OSError as error:
+        return f"a file that cannot be read ({error.strerror or error})"
+    if not start:
+        return "an empty file"
+    if start.startswith(b"version https://git-lfs."):
+        return "a pointer of git-lfs"
+    if re.match(rb"\s*<(!doctype|html|head|\?xml|error)\b", start.lower().removeprefix(b"\xef\xbb\xbf")):
+        return "a page of a web server"
+    return ""
+
+
+def _check_shards(folder: Path, names: Mapping[str, Any], spoilt: set[str]) -> Iterator[OperatorError]:
+    """Whether all weights are there and whole, by their names, by the index, and by their headers."""
+    top = [name for name in names if "/" not in name]
+    weights = [name for name in top if name.endswith(_WEIGHTS) and name not in _NO_WEIGHTS]
+    if not weights:
+        yield OperatorError(
+            f"{folder} has no weights",
+            found=", ".join(names) or "an empty folder",
+            expected="files *.safetensors",
+            remedy=_FINISH,
+        )
+    kind = next((kind for kind in _WEIGHTS if any(name.endswith(kind) for name in weights)), "")
+    index = {".safetensors": INDEX, ".bin": "pytorch_model.bin.index.json"}.get(kind, "")
+    named: dict[str, str] = {}
+    if index and index in top and index not in spoilt:
+        try:
+            named = read_index(folder / index)
+        except OperatorError as error:
+            # What is no JSON object was said.
+            if "weight_map" in error.expected:
+                yield error
+    shards = sorted(set(named.values()))
+    missing = [shard for shard in shards if shard not in top and shard not in spoilt]
+    if missing:
+        yield _missing(folder, missing, f"the {len(shards)} files that {index} names")
+    yield from _check_numbers(folder, [name for name in weights if name.endswith(kind)], index, shards)
+    files = [name for name in names if name.endswith(".safetensors") and name not in spoilt]
+    try:
+        loaded = {path.name for path in loaded_weights(folder)} if kind == ".safetensors" else set()
+    except OperatorError:
+        # The index is damaged, which was said.
+        loaded = set()
+    yield from _check_headers(
+        folder, files, loaded, named if not missing and not spoilt & set(shards) else {}
+    )
+
+
+def _check_headers(
+    folder: Path, files: list[str], loaded: set[str], named: Mapping[str, str]
+) -> Iterator[OperatorError]:
+    """Whether the headers of all files fit their files, and the tensors of those that are loaded fit the index."""
+    places: dict[str, str] = {}
+    twice, whole = [], True
+    for name in files:
+        try:
+            header = read_header(folder / name)
+        except OperatorError as error:
+            whole = False
+            yield error
+            continue
+        if name in loaded:
+            twice += [f"{one} in {places[one]} and in {name}" for one in header if one in places]
+            places |= dict.fromkeys(header, name)
+    if twice:
+        yield _twice(folder, _some(twice))
+    absent = sorted(set(named) - set(places)) if whole and loaded else []
+    if absent:
+        yield OperatorError(
+            f"{folder} has not all tensors",
+            found=f"{_some(absent)} in no file ({len(absent)} in all)",
+            expected=f"the {len(named)} tensors that the index names",
+            remedy="copy the index and the weights again, from one revision",
+        )
+
+
+def _twice(folder: Path, found: str) -> OperatorError:
+    return OperatorError(
+        f"{folder} has tensors twice, and which of them stay is left to chance",
+        found=found,
+        expected="each tensor once",
+        remedy="remove the files that do not belong to the model, or copy it again",
+    )
+
+
+def _check_numbers(
+    folder: Path, weights: list[str], index: str, shards: list[str]
+) -> Iterator[OperatorError]:
+    """Whether files numbered 1 to N are all there, with an index, and of one set."""
+    sets: dict[tuple[str, int, str], dict[int, str]] = defaultdict(dict)
+    for name in [*weights, *shards]:
+        found = _NUMBERED.fullmatch(name)
+        if found:
+            sets[found["stem"], int(found["count"]), found["kind"]][int(found["number"])] = name
+    named_sets = {key for key, members in sets.items() if set(members.values()) & set(shards)}
+    stems = {key[0] for key in named_sets}
+    counted = {key: members for key, members in sets.items() if not shards or key[0] in stems}
+    for (stem, count, kind), members in sorted(counted.items()):
+        first = 0 if 0 in members and count not in members else 1
+        # A number beyond all reason is not counted up to.
+        absent = [at for at in range(first, min(count, 100_000) + first) if at not in members]
+        if absent:
+            width = len(next(iter(members.values())).rpartition("-of-")[2]) - len(kind)
+            yield _missing(
+                folder,
+                [f"{stem}-{at:0{width}}-of-{count:0{width}}{kind}" for at in absent],
+                f"{count} files, as their names say",
+            )
+        extra = sorted(members[at] for at in members if not first <= at < count + first)
+        if extra:
+            yield _extra(folder, extra, f"numbers up to {count}")
+        unnamed = sorted(name for name in members.values() if shards and name not in shards)
+        if unnamed and (stem, count, kind) in named_sets:
+            yield _extra(folder, unnamed, f"files that {index} names: SGLang loads no others")
+    many = [key for key in counted if key[1] > 1]
+    for stem in sorted({key[0] for key in many}):
+        counts = sorted(key[1] for key in many if key[0] == stem)
+        if len(counts) > 1:
+            yield _extra(
+                folder,
+                [f"{stem}-*-of-{count}" for count in counts],
+                "the files of one set: those of another are left from another revision",
+            )
+    if index and many and not shards and not (folder / index).exists():
+        yield OperatorError(
+            f"{folder} has weights in several files and no {index}",
+            found=_some(weights),
+            expected=f"{index}, which says what is in which file",
+            remedy=_FINISH,
+        )
+
+
+def _missing(folder: Path, missing: list[str], expected: str) -> OperatorError:
+    return OperatorError(
+        f"{folder} has not all weights", found=f"{_some(missing)} missing", expected=expected, remedy=_FINISH
+    )
+
+
+def _extra(folder: Path, extra: list[str], expected: str) -> OperatorError:
+    return OperatorError(
+        f"{folder} has weights that do not belong together",
+        found=_some(extra),
+        expected=expected,
+        remedy="remove those that the published model does not have",
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _check_code(folder: Path, configs: Mapping[str, dict[str, Any]]) -> Iterator[OperatorError]:
+    """Whether the code that ``auto_map`` names is in the folder, with what it imports from beside it."""
+    for file in _CODE_FILES:
+        for reference in dict.fromkeys(_references(configs.get(file, {}))):
+            where, _, rest = reference.rpartition("--")
+            module, _, name = rest.partition(".")
+            if where:
+                yield OperatorError(
+                    f"{folder / file} takes code from another repository, which a unit without a network cannot reach",
+                    found=reference,
+                    expected="code in the folder of the model",
+                    remedy=f"copy {module}.py and what it imports from {where} into {folder}, and take away "
+                    f"{where}-- in auto_map of {file}",
+                )
+                continue
+            if not re.fullmatch(r"\w+\.\w+", rest):
+                yield OperatorError(
+                    f"auto_map in {folder / file} means nothing",
+                    found=reference[:80],
+                    expected="module.Class",
+                    remedy=_AGAIN,
+                )
+                continue
+            yield from _check_module(folder, file, module, name)
+
+
+def _references(config: Mapping[str, Any]) -> Iterator[str]:
+    mapped = config.get("auto_map")
+    # Older tokenizers have a list or a text at the place of the mapping.
+    entries = mapped.items() if isinstance(mapped, dict) else [("AutoTokenizer", mapped)]
+    for key, value in entries:
+        if _LOADED.fullmatch(str(key)):
+            for one in value if isinstance(value, list) else [value]:
+                if one is not None:
+                    yield str(one)
+
+
+def _check_module(folder: Path, file: str, module: str, name: str) -> Iterator[OperatorError]:
+    waiting, seen = [module], {module}
+    while waiting:
+        one = waiting.pop()
+        path = folder / f"{one}.py"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            yield OperatorError(
+                f"{folder} has not all code that {file} names",
+                found=f"{path.name}: {getattr(error, 'strerror', None) or error}",
+                expected=f"{path.name}, which {module}.{name} needs",
+                remedy=f"copy {path.name} from where the model is published",
+            )
+            continue
+        if one == module and not re.search(rf"\b{re.escape(name)}\b", text):
+            yield OperatorError(
+                f"{path} has no {name}, which {file} names",
+                found=f"{len(text)} characters without it",
+                expected=f"the class {name}",
+                remedy=_AGAIN,
+            )
+        beside = {match for groups in _RELATIVE.findall(text) for match in groups if match} - seen
+        seen |= beside
+        waiting += sorted(beside)
+
+
+def _is_drafter(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration is a drafter's, which shares the tokenizer of its target."""
+    named = config.get("architectures")
+    architecture = str(named[0]) if isinstance(named, list) and named else ""
+    return bool(
+        re.search(r"Eagle|NextN$|MTP$|Speculator", architecture)
+        or {"draft_vocab_size", "eagle_config", "speculators_model_type", "speculators_config"} & set(config)
+    )
+
+
+def _check_tokenizer(
+    folder: Path, names: Mapping[str, Any], configs: Mapping[str, dict[str, Any]]
+) -> Iterator[OperatorError]:
+    """Whether there is a tokenizer: a file of a usual name, or the one that its own code names."""
+    own = _vocabulary_files(folder, configs.get("tokenizer_config.json", {}))
+    if own and all(name in names for name in own):
+        return
+    if any(all(name in names for name in row) for row in _TOKENIZERS) or any(
+        name.endswith(".tiktoken") and "/" not in name for name in names
+    ):
+        return
+    yield OperatorError(
+        f"{folder} has no tokenizer",
+        found=", ".join(name for name in names if "token" in name) or "no file of a tokenizer",
+        expected=" or ".join(" with ".join(row) for row in ([own] if own else _TOKENIZERS[:5])),
+        remedy=f"{_FINISH}; if the server takes its tokenizer from elsewhere (tokenizer_path), set "
+        "model_weights_target_tokenizer: false",
+    )
+
+
+def _vocabulary_files(folder: Path, config: Mapping[str, Any]) -> list[str]:
+    """The files that the tokenizer's own code names in ``VOCAB_FILES_NAMES``; empty where that is not seen."""
+    for reference in _references(config):
+        module = reference.partition(".")[0]
+        try:
+            tree = ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))
+            for node in tree.body:
+                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "VOCAB_FILES_NAMES":
+                    named = ast.literal_eval(node.value)
+                    return [str(name) for name in named.values()]
+        except (OSError, ValueError, SyntaxError, RecursionError, AttributeError):
+            continue
+    return []
