@@ -24,6 +24,8 @@ class Hub:
         files: content by name.
         token: what a client has to show; empty if the model is open.
         break_after: bytes of a large file after which the connection is lost, once.
+        sizes: whether it tells sizes and digests of files, as some mirrors do not.
+        lengths: whether the headers of a download tell its length.
         asked: method, path and range of each request.
     """
 
@@ -31,14 +33,18 @@ class Hub:
         self.files = files
         self.token = ""
         self.break_after = 0
+        self.sizes = True
+        self.lengths = True
         self.asked: list[str] = []
         self.address = ""
 
     def listing(self) -> dict[str, Any]:
-        siblings = [
+        siblings: list[dict[str, Any]] = [
             {"rfilename": name, "size": len(content), "blobId": blob(content), **large(content)}
             for name, content in self.files.items()
         ]
+        if not self.sizes:
+            siblings = [{"rfilename": name} for name in self.files]
         return {"id": REPOSITORY, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
 
     def tree(self) -> list[dict[str, Any]]:
@@ -104,7 +110,8 @@ def serving(hub: Hub, port: int = 0) -> Iterator[Hub]:
                 self.send_header("Accept-Ranges", "bytes")
             if start:
                 self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - start))
+            if body or not file or hub.lengths:
+                self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
             if body and file and hub.break_after and len(content) >= LARGE:
                 self.wfile.write(content[start : hub.break_after])

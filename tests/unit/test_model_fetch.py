@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blackwell.errors import OperatorError
+from blackwell.hub import Fetch, read_listing
 
 from tests.hub import COMMIT, REPOSITORY, Hub, serving
 
@@ -20,6 +22,8 @@ Run = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="fetches as another user than the one who asks")
 
 WEIGHTS = bytes(range(256)) * 40
+# A safetensors file without tensors.
+EMPTY = (2).to_bytes(8, "little") + b"{}"
 TOKEN = "hf_planted-token-0123456789"
 
 SYSTEMD_RUN = """#!/bin/sh
@@ -189,3 +193,80 @@ def test_a_failure_shows_what_was_said(fetch: Run, hub: Hub, tmp_path: Path) -> 
     assert message.startswith("Fetching someone/drafter failed. Found: ")
     assert "model.safetensors" in message
     assert message.endswith("To mend it: run the playbook again: it goes on where it stopped.")
+
+
+def test_a_mirror_that_tells_no_sizes_tells_lengths_in_its_headers(fetch: Run, hub: Hub) -> None:
+    hub.sizes = False
+    result = fetch()
+    assert (result["done"], result["total"]) == (True, len(WEIGHTS) + 2)
+    assert result["published"] == {
+        "config.json": {"size": 2, "sha256": ""},
+        "model.safetensors": {"size": len(WEIGHTS), "sha256": ""},
+    }
+    assert not result.get("warnings")
+
+
+def test_a_size_that_nobody_tells_is_compared_with_nothing(
+    fetch: Run, hub: Hub, run_module: Run, tmp_path: Path
+) -> None:
+    hub.sizes = hub.lengths = False
+    hub.files = {**hub.files, "config.json": b'{"eagle_config": {}}', "model.safetensors": EMPTY}
+    result = fetch()
+    assert (result["done"], result["total"]) == (True, None)
+    assert {entry["size"] for entry in result["published"].values()} == {None}
+    files = run_module(
+        "model_files",
+        {
+            "path": str(tmp_path / "models" / "draft"),
+            "manifest": str(tmp_path / "state" / "draft.json"),
+            "published": result["published"],
+        },
+    )
+    assert files["changed"]
+
+
+def test_room_that_was_not_checked_is_told(hub: Hub, fetch: Run) -> None:
+    hub.sizes = hub.lengths = False
+    result = fetch(check=True)
+    (said,) = {str(one) for one in result["warnings"] if "room" in str(one)}
+    assert "Whether there is room for someone/drafter in " in said
+    assert (
+        "is not checked: the hub does not tell the size of 2 of its 2 files (config.json, model.safetensors)"
+        in said
+    )
+
+
+def test_too_little_space_for_what_is_known_is_told_though_not_all_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Fetch(REPOSITORY, COMMIT, tmp_path, "python", "", "root", {})
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    published = {"a": {"size": 2 << 30, "sha256": ""}, "b": {"size": None, "sha256": ""}}
+    with pytest.raises(OperatorError) as caught:
+        wanted.check_space(published)
+    assert caught.value.expected == "more than 2.0 GiB"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("", "is not JSON"),
+        ("<html>", "is not JSON"),
+        ("[]", "holds no JSON object"),
+        ("{}", "has no files at this commit"),
+        ('{".gitattributes": {"size": 1}}', "has no files at this commit"),
+        ('{"config.json": 3}', "means nothing"),
+        ('{"../config.json": {}}', "means nothing"),
+        ('{"/etc/passwd": {}}', "means nothing"),
+    ],
+)
+def test_an_answer_that_is_no_list_of_files_is_refused(answer: str, problem: str) -> None:
+    with pytest.raises(OperatorError, match=problem):
+        read_listing(answer, REPOSITORY)
+
+
+@pytest.mark.parametrize("size", [None, "623", -1, True, 1.5, [], {}])
+def test_a_size_that_is_none_is_unknown(size: object) -> None:
+    answer = "a notice of the interpreter\n" + json.dumps({"config.json": {"size": size, "sha256": size}})
+    assert read_listing(answer, REPOSITORY) == {"config.json": {"size": None, "sha256": ""}}

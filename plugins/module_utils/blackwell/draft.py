@@ -324,12 +324,16 @@ def _loaded_as(dtype: str | None) -> str:
 def _depth(case: Case) -> Iterator[Finding]:
     layers = case.draft.text.get("num_hidden_layers")
     one = case.draft.architecture == MLA_DRAFTER or (case.is_llama and case.release.before(MANY_STATES))
+    if layers is None and case.draft.text.get("model_type") != "llama":
+        return
     if one and layers != 1:
         yield Finding(
             "num_hidden_layers",
             "error",
             f"The EAGLE-3 drafters of {case.release.name} have one layer",
-            f"num_hidden_layers {layers} in the drafter's config.json",
+            f"num_hidden_layers {layers} in the drafter's config.json"
+            if layers is not None
+            else "no num_hidden_layers in the drafter's config.json, which is 32 then",
             "1",
             "use an EAGLE-3 drafter; a small language model is none",
         )

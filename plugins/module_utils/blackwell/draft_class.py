@@ -20,8 +20,9 @@ from .draft_model import Model
 LLAMA_DRAFTER = "LlamaForCausalLMEagle3"
 MLA_DRAFTER = "Eagle3DeepseekV2ForCausalLM"
 
-# Parts of the classes, by file and class. Those in lower case letters only hold what has no weights.
-_WEIGHTLESS = {"model", "logits_processor", "attn", "act_fn", "_fc_gatherer"}
+# Parts without weights of their own.
+_WEIGHTLESS = {"model", "logits_processor", "attn", "act_fn", "activation_quant", "dual_gemm"}
+# Parts with weights, by file and class.
 _PARTS = {
     "llama_eagle3.py": {
         "LlamaDecoderLayer": {"self_attn.qkv_proj", "mlp", "hidden_norm"},

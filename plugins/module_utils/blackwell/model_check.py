@@ -360,7 +360,7 @@ def _check_numbers(
         if extra:
             yield _extra(folder, extra, f"numbers up to {count}")
         unnamed = sorted(name for name in members.values() if shards and name not in shards)
-        if unnamed and (stem, count, kind) in named_sets:
+        if unnamed and not extra and (stem, count, kind) in named_sets:
             yield _extra(folder, unnamed, f"files that {index} names: SGLang loads no others")
     many = [key for key in counted if key[1] > 1]
     for stem in sorted({key[0] for key in many}):

@@ -1,0 +1,143 @@
+"""Sizes of models: found where SGLang looks for them, and never taken for 0 where they are not found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackwell.draft import read_model, read_release
+from blackwell.errors import OperatorError
+
+from tests.models import write_model
+from tests.unit.drafters import TEXT, Pair, published
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+NESTED: list[dict[str, Any]] = [
+    {"text_config": TEXT},
+    {"llm_config": TEXT},
+    {"language_config": TEXT},
+    {"thinker_config": {"text_config": TEXT, "dtype": "bfloat16"}},
+    {"thinker_config": TEXT},
+    TEXT,
+]
+
+
+@pytest.mark.parametrize("config", NESTED, ids=lambda config: next(iter(config)))
+def test_sizes_are_found_where_sglang_looks(pair: Pair, config: dict[str, Any]) -> None:
+    pair.target = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], **config}
+    assert pair.check() == []
+
+
+@pytest.mark.parametrize("config", NESTED, ids=lambda config: next(iter(config)))
+def test_sizes_that_are_found_there_are_compared(pair: Pair, config: dict[str, Any]) -> None:
+    pair.target = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], **config}
+    pair.draft["vocab_size"] = 31
+    assert "vocabulary" in pair.ids()
+
+
+def test_the_older_llava_keeps_its_sizes_at_the_top(pair: Pair) -> None:
+    pair.target = {"architectures": ["LlavaLlamaForCausalLM"], **TEXT, "text_config": {"hidden_size": 4096}}
+    assert pair.check() == []
+
+
+@pytest.mark.parametrize(("version", "hidden"), [("0.5.9", 8), ("0.5.10.post1", 4096), ("0.5.23", 4096)])
+def test_of_two_places_the_one_counts_that_the_release_asks_first(
+    pair: Pair, version: str, hidden: int
+) -> None:
+    pair.release = published(version)
+    pair.target = {**pair.target, "llm_config": {**TEXT, "hidden_size": 4096}}
+    assert ("hidden_size" in pair.ids()) is (hidden != 8)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"decoder_config": TEXT},
+        {"text_config": None, **TEXT},
+        {"text_config": {}},
+        {"n_embd": 8, "n_layer": 12, "n_head": 8},
+        {"thinker_config": {"text_config": {}}},
+    ],
+)
+def test_a_size_that_is_not_found_is_not_checked(pair: Pair, config: dict[str, Any]) -> None:
+    pair.target = {"architectures": ["KimiK25ForConditionalGeneration"], **config, "dtype": "bfloat16"}
+    findings = pair.check()
+    assert {(finding.id, finding.severity) for finding in findings} == {("not_checked", "warning")}
+    assert "hidden_size, vocab_size, num_attention_heads, num_hidden_layers" in findings[0].problem
+    assert not [finding for finding in findings if " 0" in finding.found or "-1" in finding.found]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hidden_size",
+        "vocab_size",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "max_position_embeddings",
+        "intermediate_size",
+    ],
+)
+def test_a_size_that_the_drafter_lacks_is_named_and_nothing_else(pair: Pair, key: str) -> None:
+    del pair.draft[key]
+    findings = [finding for finding in pair.check() if finding.id == "not_checked"]
+    assert key in findings[0].problem
+    errors = [finding for finding in pair.check() if finding.severity == "error"]
+    # What says one layer says so, and nothing else does.
+    assert [finding.id for finding in errors] == (["num_hidden_layers"] if key == "num_hidden_layers" else [])
+
+
+@pytest.mark.parametrize("value", [0, -1, 1 << 60, 8.0, "8", True, [8]])
+def test_a_size_that_is_none_is_refused(pair: Pair, value: object) -> None:
+    pair.target["text_config"]["hidden_size"] = value
+    with pytest.raises(OperatorError, match="values that mean nothing"):
+        pair.check()
+
+
+@pytest.mark.parametrize("place", ["text_config", "llm_config", "language_config", "thinker_config"])
+def test_a_place_that_is_no_mapping_is_refused(tmp_path: Path, place: str) -> None:
+    write_model(tmp_path, {"architectures": ["A"], place: 3}, {})
+    with pytest.raises(OperatorError, match=f"{place} is 3, not a mapping"):
+        read_model(tmp_path, tensors=False)
+
+
+def test_a_factor_of_the_window_is_finite(tmp_path: Path) -> None:
+    write_model(tmp_path, {**TEXT, "architectures": ["A"], "rope_scaling": {"factor": 1e308}}, {})
+    with pytest.raises(OperatorError, match="factor is 1e\\+308, not a number above 0"):
+        read_model(tmp_path, tensors=False)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda models: [path.unlink() for path in models.glob("*.py")], "there is no source of models in"),
+        (lambda models: (models / "bad.py").write_text("EntryClass = [A\n"), "bad.py is not readable"),
+        (lambda models: (models / "bad.py").write_bytes(b"EntryClass = \xff\n"), "bad.py is not readable"),
+        (lambda models: (models / "bad.py").write_bytes(b"\nEntryClass = A\x00\n"), "bad.py is not readable"),
+        (lambda models: (models / "bad.py").mkdir(), "bad.py is not readable"),
+    ],
+)
+def test_a_release_that_cannot_be_read_is_said_to_be_unchecked(
+    pair: Pair, tmp_path: Path, spoil: Any, reason: str
+) -> None:
+    models = tmp_path / "site" / "sglang" / "srt" / "models"
+    models.mkdir(parents=True)
+    (models / "kimi.py").write_text("EntryClass = LlamaForCausalLMEagle3\n")
+    spoil(models)
+    pair.release = read_release(tmp_path / "site", {})
+    findings = pair.check()
+    assert [finding for finding in findings if finding.id == "not_checked" and reason in finding.found]
+    # Nobody knows whether the target's class is in what could not be read.
+    assert not [finding for finding in findings if finding.severity == "error"]
+    assert any("a class for the target is not checked" in finding.problem for finding in findings)
+
+
+def test_a_package_of_models_that_is_not_there_is_said(pair: Pair) -> None:
+    release = read_release(Path("/nowhere"), {"SGLANG_EXTERNAL_MODEL_PACKAGE": "my.models"})
+    assert "there is no source of models in /nowhere/my/models" in release.unread

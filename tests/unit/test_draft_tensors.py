@@ -1,0 +1,290 @@
+"""A drafter's tensors against what its class takes: SGLang skips names that it does not know, without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from blackwell.draft_class import UnreadError, read_class
+from blackwell.draft_model import Model
+
+from tests.models import Weights
+from tests.unit.drafters import DRAFT, INNER, LAYER, TENSORS, H, K, Pair, V, published
+from tests.wheels import unpacked
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def rename(old: str, new: str) -> Callable[[Pair], object]:
+    def spoil(pair: Pair) -> None:
+        pair.tensors = {name.replace(old, new): tensor for name, tensor in pair.tensors.items()}
+
+    return spoil
+
+
+def add(name: str, *shape: int) -> Callable[[Pair], object]:
+    return lambda pair: pair.tensors.update({name: Weights("BF16", shape)})
+
+
+def lack(name: str) -> Callable[[Pair], object]:
+    return lambda pair: pair.tensors.pop(name)
+
+
+def both(*spoilers: Callable[[Pair], object]) -> Callable[[Pair], object]:
+    return lambda pair: [spoil(pair) for spoil in spoilers]
+
+
+def test_a_drafter_with_all_its_tensors_is_accepted(pair: Pair) -> None:
+    assert pair.check() == []
+
+
+@pytest.mark.parametrize(
+    "allow",
+    [
+        rename("", ""),
+        lambda pair: setattr(
+            pair,
+            "tensors",
+            {
+                name if name == "lm_head.weight" else f"model.{name}": one
+                for name, one in pair.tensors.items()
+            },
+        ),
+        both(
+            *(lack(f"midlayer.self_attn.{name}_proj.weight") for name in "qkv"),
+            add("midlayer.self_attn.qkv_proj.weight", 3 * H, 2 * H),
+        ),
+        both(
+            *(lack(f"midlayer.mlp.{name}_proj.weight") for name in ("gate", "up")),
+            add("midlayer.mlp.gate_up_proj.weight", 2 * INNER, H),
+        ),
+        add("embed_tokens.weight", V, H),
+        add("midlayer.self_attn.rotary_emb.inv_freq", 1),
+        both(
+            lambda pair: pair.draft.update(bias=True),
+            add("fc.bias", H),
+            add("midlayer.self_attn.o_proj.bias", H),
+        ),
+        both(lambda pair: pair.draft.update(attention_bias=True), add("midlayer.self_attn.o_proj.bias", H)),
+        lambda pair: pair.draft.update(tie_word_embeddings=True),
+        both(
+            lambda pair: pair.draft.update(head_dim=2),
+            *(add(f"midlayer.self_attn.{name}_proj.weight", 16, 2 * H) for name in "qkv"),
+            add("midlayer.self_attn.o_proj.weight", H, 16),
+        ),
+    ],
+    ids=[
+        "as published",
+        "with the prefix model",
+        "queries, keys and values in one",
+        "gate and up in one",
+        "an embedding of its own",
+        "frequencies that SGLang computes",
+        "a bias",
+        "a bias of attention",
+        "tied embeddings with a head",
+        "heads of another width",
+    ],
+)
+def test_every_spelling_that_sglang_loads_is_accepted(pair: Pair, allow: Callable[[Pair], object]) -> None:
+    allow(pair)
+    assert pair.check() == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "id_", "found"),
+    [
+        (rename("midlayer.", "layers.0."), "tensor_names", "10 missing: midlayer."),
+        (
+            rename("midlayer.", "model.layers.0."),
+            "tensor_names",
+            "10 that LlamaForCausalLMEagle3 does not take",
+        ),
+        (rename("midlayer.", "draft.midlayer."), "tensor_names", "10 missing"),
+        (rename("lm_head.", "model.lm_head."), "tensor_names", "1 that LlamaForCausalLMEagle3 does not take"),
+        (rename("hidden_norm", "hidden_layernorm"), "tensor_names", "1 missing: midlayer.hidden_norm.weight"),
+        (rename("up_proj.weight", "up_proj.qweight"), "tensor_names", "midlayer.mlp.up_proj.qweight"),
+        *((lack(f"midlayer.{name}"), "tensor_names", f"1 missing: midlayer.{name}") for name in LAYER),
+        (lack("norm.weight"), "tensor_names", "1 missing: norm.weight"),
+        (
+            add("fc_norm.0.weight", H),
+            "tensor_names",
+            "1 that LlamaForCausalLMEagle3 does not take: fc_norm.0.weight",
+        ),
+        (add("midlayer.self_attn.q_proj.bias", H), "tensor_names", "q_proj.bias"),
+        (add("fc.bias", H), "tensor_names", "fc.bias"),
+        (lambda pair: pair.draft.update(attention_bias=True), "tensor_names", "o_proj.bias"),
+        (add("layers.1.mlp.up_proj.weight", INNER, H), "tensor_names", "layers.1.mlp.up_proj.weight"),
+        (add("model.norm.weight", H), "tensors_twice", "norm.weight"),
+        (add("midlayer.self_attn.qkv_proj.weight", 3 * H, 2 * H), "tensors_twice", "q_proj"),
+        (
+            lambda pair: pair.tensors.update({"draft.d2t": Weights("I64", (K,), [3, 6, 9, 12])}),
+            "tensors_twice",
+            "draft.d2t",
+        ),
+        (add("midlayer.self_attn.q_proj.weight", H, H), "tensor_shapes", "q_proj.weight [8, 8], not [8, 16]"),
+        (add("midlayer.self_attn.k_proj.weight", 2 * H, 2 * H), "tensor_shapes", "[16, 16], not [8, 16]"),
+        (
+            add("midlayer.mlp.down_proj.weight", INNER, H),
+            "tensor_shapes",
+            "down_proj.weight [16, 8], not [8, 16]",
+        ),
+        (add("norm.weight", H, 1), "tensor_shapes", "norm.weight [8, 1], not [8]"),
+        (add("embed_tokens.weight", V + 1, H), "tensor_shapes", "embed_tokens.weight [33, 8], not [32, 8]"),
+    ],
+)
+def test_what_sglang_would_skip_or_leave_random_is_refused(
+    pair: Pair, spoil: Callable[[Pair], object], id_: str, found: str
+) -> None:
+    spoil(pair)
+    findings = {finding.id: finding for finding in pair.check() if finding.severity == "error"}
+    assert list(findings) == [id_]
+    assert found in findings[id_].found
+
+
+def test_a_quantized_drafter_is_compared_by_its_modules(pair: Pair) -> None:
+    pair.draft["quantization_config"] = {"quant_method": "fp8"}
+    pair.tensors["midlayer.mlp.up_proj.weight_scale"] = Weights("F32", ())
+    assert pair.check() == []
+    del pair.tensors["midlayer.mlp.up_proj.weight_scale"], pair.tensors["midlayer.mlp.up_proj.weight"]
+    assert "1 missing: midlayer.mlp.up_proj." in pair.check()[0].found
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        ("LlamaForCausalLM", "a language model of its own"),
+        ("Qwen2ForCausalLM", "a language model of its own"),
+        ("LlamaForCausalLMEagle", "one of the first or second EAGLE"),
+        ("Qwen2ForCausalLMEagle", "one of the first or second EAGLE"),
+        ("MistralLarge3ForCausalLMEagle", "one of the first or second EAGLE"),
+        ("DeepseekV3ForCausalLMNextN", "layers for multi-token prediction (MTP) of a target"),
+        ("MiMoMTP", "layers for multi-token prediction (MTP) of a target"),
+    ],
+)
+def test_only_classes_of_eagle_3_are_drafters(pair: Pair, architecture: str, kind: str) -> None:
+    pair.draft["architectures"] = [architecture]
+    findings = pair.check()
+    assert findings[0].id == "drafter_class"
+    assert findings[0].problem == f"The drafter is no EAGLE-3 drafter, but {kind}"
+    assert "one of LlamaForCausalLMEagle3" in findings[0].expected
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3"},
+        {"architectures": ["Eagle3DraftModel"], "transformer_layer_config": {"hidden_size": H}},
+        {**DRAFT, "speculators_config": {"algorithm": "eagle3"}},
+        {"speculators_version": "0.3.0"},
+        {"architectures": ["Eagle3LlamaForCausalLM"], "model_type": "eagle"},
+        {"model_type": "eagle", "model": {"hidden_size": H}},
+        {"architectures": ["MLPSpeculatorPreTrainedModel"], "model_type": "mlp_speculator"},
+        {"medusa_num_heads": 4, "medusa_num_layers": 1},
+        {"architecture": "EagleForCausalLM", "pretrained_config": {"hidden_size": H}},
+    ],
+)
+def test_a_drafter_of_another_program_is_one_finding(pair: Pair, config: dict[str, object]) -> None:
+    pair.draft = config
+    (finding,) = pair.check()
+    assert (finding.id, finding.severity) == ("draft_of_another_program", "error")
+    assert "convert it to SGLang's format" in finding.remedy
+
+
+def test_a_converted_drafter_is_accepted(pair: Pair) -> None:
+    """What the remedy says, done."""
+    pair.draft = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": DRAFT,
+    }
+    rename("midlayer.", "layers.0.")(pair)
+    assert pair.ids() == ["draft_of_another_program"]
+    pair.draft = DRAFT
+    rename("layers.0.", "midlayer.")(pair)
+    assert pair.check() == []
+
+
+@pytest.mark.parametrize("layers", [[], [2], [1, 5, 8]])
+def test_a_drafter_that_takes_the_last_hidden_state_alone_is_accepted(pair: Pair, layers: list[int]) -> None:
+    pair.draft["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": layers, "use_aux_hidden_state": False}
+    del pair.tensors["fc.weight"]
+    assert pair.check() == []
+
+
+def test_a_drafter_that_takes_the_last_hidden_state_alone_has_its_size(pair: Pair) -> None:
+    pair.draft["eagle_config"] = {"use_aux_hidden_state": False}
+    pair.target["text_config"]["hidden_size"] = 2 * H
+    assert "hidden_size" in pair.ids()
+
+
+@pytest.mark.parametrize(("value", "taken"), [("false", "true"), (0, "false"), (None, "false")])
+def test_a_switch_that_is_no_truth_value_is_told(pair: Pair, value: object, taken: str) -> None:
+    pair.draft["eagle_config"]["use_aux_hidden_state"] = value
+    told = [finding.problem for finding in pair.check() if finding.id == "use_aux_hidden_state"]
+    assert told == [f"use_aux_hidden_state is no truth value, and SGLang takes it as {taken}"]
+
+
+@pytest.mark.parametrize("token", [V, V + 1, -1])
+def test_a_token_that_the_target_does_not_have_is_refused(pair: Pair, token: int) -> None:
+    """The first token behind the vocabulary, too."""
+    del pair.tensors["t2d"]
+    pair.tensors["d2t"] = Weights("I64", (K,), [3, 6, 9, token - 3])
+    errors = [finding for finding in pair.check() if finding.severity == "error"]
+    assert [finding.id for finding in errors] == ["d2t_range"]
+    assert errors[0].found == f"1 tokens outside, the first is {token}"
+    pair.tensors["d2t"] = Weights("I64", (K,), [3, 6, 9, V - 1 - 3])
+    assert "d2t_range" not in pair.ids()
+
+
+@pytest.mark.parametrize("version", ["0.5.8", "0.5.9", "0.5.10.post1", "0.5.11"])
+def test_releases_with_one_layer_take_the_same_names(version: str) -> None:
+    model = Model("/d", DRAFT, {}, {})
+    path = published(version).drafters["LlamaForCausalLMEagle3"]
+    takes = read_class(path, model, 3, uses_states=True)
+    names = {name for name in TENSORS if name not in ("d2t", "t2d")}
+    assert set(takes.shapes) == names | {"embed_tokens.weight"}
+
+
+@pytest.mark.parametrize("version", ["0.5.14", "0.5.23"])
+def test_later_releases_take_older_names_and_more_norms(version: str) -> None:
+    config = {**DRAFT, "num_hidden_layers": 2, "fc_norm": True}
+    path = published(version).drafters["LlamaForCausalLMEagle3"]
+    takes = read_class(path, Model("/d", config, {}, {}), 3, uses_states=True)
+    assert takes.resolve("midlayer.mlp.up_proj.weight") == ("layers.0.mlp.up_proj.weight",)
+    assert takes.shapes["layers.1.self_attn.q_proj.weight"] == (H, H)
+    assert takes.shapes["fc_norm.2.weight"] == (H,)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("llama_eagle3.py", "self.norm = RMSNorm", "self.gate = Gate(); self.norm = RMSNorm"),
+        ("llama_eagle3.py", '(".gate_up_proj", ".up_proj", 1)', '(".other_proj", ".up_proj", 1)'),
+        ("llama_eagle3.py", "class LlamaModel(", "class DraftModel("),
+        ("llama_eagle3.py", "stacked_params_mapping = [", "stacked_params_mapping = make() or ["),
+        ("llama.py", "self.input_layernorm = RMSNorm", "self.second = self.input_layernorm = RMSNorm"),
+        ("llama.py", "class LlamaMLP(", "class LlamaMLP(("),
+    ],
+)
+def test_sources_that_are_not_known_are_said_to_be_unchecked(
+    pair: Pair, tmp_path: Path, file: str, old: str, new: str
+) -> None:
+    models = unpacked("sglang", "0.5.9") / "sglang" / "srt" / "models"
+    for name in ("llama_eagle3.py", "llama.py"):
+        text = (models / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text.replace(old, new, 1) if name == file else text, encoding="utf-8")
+    assert old in (models / file).read_text(encoding="utf-8")
+    path = tmp_path / "llama_eagle3.py"
+    with pytest.raises(UnreadError):
+        read_class(path, Model("/d", DRAFT, {}, {}), 3, uses_states=True)
+    pair.release = type(pair.release)(
+        pair.release.version, pair.release.architectures, {"LlamaForCausalLMEagle3": path}
+    )
+    (finding,) = pair.check()
+    assert (finding.id, finding.severity) == ("not_checked", "warning")
+    assert finding.problem.startswith("Whether the drafter has all tensors that its class takes")
