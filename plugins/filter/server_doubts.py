@@ -49,7 +49,7 @@ _value:
 
 
 def server_doubts(settings: Mapping[str, Any], profile: str, *, engine: str) -> list[str]:
-    return doubts(profile, settings["arguments"], engine=engine)
+    return doubts(profile, settings["arguments"], settings["environment"], engine=engine)
 
 
 class FilterModule:

@@ -116,6 +116,7 @@ expected:
 
 import time
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import receipt
@@ -145,21 +146,13 @@ def main() -> None:
     )
     given = module.params
     folder = Path(given["folder"])
-    earlier = receipt.read_all(folder)
-    if module.check_mode or given["state"] == "read":
-        pending = receipt.pending(folder)
-        accepted = [entry for entry in earlier if entry["outcome"] == receipt.ACCEPTED]
-        module.exit_json(
-            changed=given["state"] != "read",
-            pending=pending,
-            receipt=earlier[0] if earlier else None,
-            accepted=accepted[0] if accepted else None,
-            expected=receipt.expected(earlier),
-            differences=receipt.differences(accepted[0], given["running"], pending)
-            if accepted and given["running"]
-            else [],
-        )
+    damaged: list[OperatorError] = []
     try:
+        earlier = receipt.read_all(folder, damaged)
+        for error in damaged:
+            module.warn(f"A receipt is passed over. {error}")
+        if module.check_mode or given["state"] == "read":
+            module.exit_json(changed=given["state"] != "read", **_look(folder, earlier, given["running"]))
         if given["state"] == "begun":
             pending = receipt.begin(
                 folder,
@@ -182,11 +175,24 @@ def main() -> None:
         )
     except OSError as error:
         module.fail_json(
-            msg=f"No receipt can be written in {folder}. Found: {error}. To mend it: free some space there."
+            msg=f"No receipt can be written in {folder}. Found: {error}. Expected: a folder with free space that root "
+            f"can write to. To mend it: look at df {folder}, and at what is in the way."
         )
     except OperatorError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=True, receipt=written)
+
+
+def _look(folder: Path, earlier: list[dict[str, Any]], running: dict[str, Any] | None) -> dict[str, Any]:
+    pending = receipt.pending(folder)
+    accepted = next((entry for entry in earlier if entry["outcome"] == receipt.ACCEPTED), None)
+    return {
+        "pending": pending,
+        "receipt": earlier[0] if earlier else None,
+        "accepted": accepted,
+        "expected": receipt.expected(earlier),
+        "differences": receipt.differences(accepted, running, pending) if accepted and running else [],
+    }
 
 
 if __name__ == "__main__":

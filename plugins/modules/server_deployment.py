@@ -103,15 +103,11 @@ import tempfile
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.blackwell import argument_check, disclosure
 from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.files import replace, sync_folder
 from ansible.module_utils.blackwell.json_reader import find_object
-from ansible.module_utils.blackwell.redaction import redact
-from ansible.module_utils.blackwell.server import (
-    Deployment,
-    make_deployment,
-    redact_environment,
-    unit_name,
-)
+from ansible.module_utils.blackwell.server import Deployment, make_deployment, unit_name
 
 
 def main() -> None:
@@ -155,12 +151,17 @@ def main() -> None:
                     _write(wanted, path, name, group)
             else:
                 _create(module, wanted, path, group, given["validate"])
+    except OSError as error:
+        module.fail_json(
+            msg=f"{folder} cannot be written. Found: {error}. Expected: a folder with free space that root can "
+            f"write to. To mend it: look at df {folder} and mount, or set eagle3_server_config_directory."
+        )
     except OperatorError as error:
         module.fail_json(msg=str(error))
+    secrets = disclosure.secrets_of(keys, given["environment"], before, f"{given['profile']}.yaml")
 
     def shown(name: str, text: str) -> str:
-        text = redact(text, keys.values())
-        return redact_environment(text) if name in wanted.private else text
+        return str(disclosure.show(name, text, wanted.contents[name], secrets))
 
     unit = wanted.contents[unit_name(given["profile"])]
     module.exit_json(
@@ -216,13 +217,8 @@ def _read(file: Path) -> str:
 
 
 def _write(wanted: Deployment, path: Path, name: str, group: int | None) -> None:
-    handle, draft = tempfile.mkstemp(dir=path, prefix=f".{name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        if name in wanted.readable and group is not None:
-            os.fchown(handle, -1, group)
-        os.fchmod(handle, wanted.mode(name))
-        file.write(wanted.contents[name])
-    Path(draft).replace(path / name)
+    readers = group if name in wanted.readable else None
+    replace(path / name, wanted.contents[name], wanted.mode(name), group=readers)
 
 
 def _create(
@@ -234,19 +230,20 @@ def _create(
         for name in wanted.contents:
             _write(wanted, draft, name, group)
         if validate:
-            code, out, err = module.run_command([part.replace("%s", str(draft)) for part in validate])
-            if code:
-                said = [line for line in (out + "\n" + err).splitlines() if line.strip()] or ["nothing"]
-                raise OperatorError(
-                    "SGLang does not accept the arguments of this deployment",
-                    found=said[-1].strip(),
-                    expected="arguments that the SGLang of the release knows",
-                    remedy="correct eagle3_server_extra_arguments or the variable that the message names",
-                )
+            _try(module, [part.replace("%s", str(draft)) for part in validate])
         draft.rename(path)
+        sync_folder(path.parent)
     finally:
         if draft.exists():
             shutil.rmtree(draft)
+
+
+def _try(module: AnsibleModule, command: list[str]) -> None:
+    try:
+        code, out, err = module.run_command(command, handle_exceptions=False)
+    except OSError as error:
+        code, out, err = 127, "", f"{command[0]}: {error.strerror or error}"
+    argument_check.judge(code, out, err)
 
 
 if __name__ == "__main__":

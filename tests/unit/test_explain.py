@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from blackwell import explain
+from blackwell.errors import OperatorError
 from rich.console import Console
 
 from blackwell_cli import __main__ as cli
@@ -257,3 +258,25 @@ def test_a_run_that_no_host_failed_says_what_ansible_said(tmp_path: Path) -> Non
     (tmp_path / "play.yml").write_text(PLAY)
     done, told = run(tmp_path, tmp_path / "play.yml", "--no-such-option")
     assert done == 2 and "unrecognized arguments: --no-such-option" in told
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"schema": 1}', "\x00"])
+def test_a_damaged_receipt_is_said_and_ends_nothing(folder: Path, text: str) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=300)
+    whole, damaged = sorted((folder / "gpu-1").glob("*.json"))
+    damaged.write_text(text, encoding="utf-8")
+    assert receipts.show(console, folder, None) == 0
+    assert f"Passed over: {damaged}" in out.getvalue()
+    assert receipts.explain(console, folder, str(whole), str(damaged)) == 2
+    assert out.getvalue().count(str(damaged)) >= 2
+    with pytest.raises(OperatorError, match="is no"):
+        receipts.find(folder, damaged.stem)
+
+
+def test_a_measured_point_that_cannot_be_read_is_said(folder: Path) -> None:
+    out = io.StringIO()
+    file = folder / "gpu-1" / "20260221T101500Z-gpu-1.json"
+    file.write_text(json.dumps(receipt(result={"points": [{"runs": 3}]})), encoding="utf-8")
+    assert receipts.explain(Console(file=out, width=300), folder, str(file), "gpu-2") == 2
+    assert "a measured point that cannot be read" in out.getvalue()

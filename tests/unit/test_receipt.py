@@ -110,6 +110,113 @@ def test_a_variable_with_a_telling_name_is_in_no_receipt(tmp_path: Path) -> None
     assert receipt_["requested"]["environment"] == {"HF_TOKEN": "********", "HF_HUB_OFFLINE": "1"}
 
 
+KEYS = {
+    "quotes": 'key-with-"quotes"-0123',
+    "umlaut": "schlüssel-mit-ä-0123456",
+    "backslash": "key\\with\\backslash-01",
+    "line": "key\nwith a line-0123456",
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_a_key_of_any_characters_is_in_no_receipt(tmp_path: Path, key: str) -> None:
+    verdict = {"said": [f"Bearer {key}", {f"with {key}": (key, 1, None)}]}
+    written = write(tmp_path, reason=f"401: {key}", content=content(verdict=verdict), secrets=[key])
+    assert written["reason"] == "401: ********"
+    assert written["verdict"] == {"said": ["Bearer ********", {"with ********": ["********", 1, None]}]}
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_text(encoding="utf-8")) == written
+    assert json.dumps(key)[1:-1] not in file.read_text(encoding="utf-8")
+
+
+def test_a_key_that_begins_another_leaves_no_tail_of_it(tmp_path: Path) -> None:
+    long, short = f"{SECRET}-and-its-tail", SECRET
+    for secrets in ([short, long], [long, short]):
+        assert write(tmp_path, reason=f"{long} {short}", secrets=secrets)["reason"] == "******** ********"
+
+
+def test_a_key_that_looks_like_json_does_not_break_the_receipt(tmp_path: Path) -> None:
+    written = write(tmp_path, secrets=['": "', "outcome", '{"'])
+    assert (written["outcome"], written["host"]) == ("accepted", "gpu-1")
+
+
+def test_a_resumed_rollout_keeps_what_the_first_one_found(tmp_path: Path) -> None:
+    receipt.begin(tmp_path, "gpu-1", found=FOUND, now=10.0)
+    for now, found in ((20.0, None), (30.0, {"deployment": "half-new"})):
+        resumed = receipt.begin(tmp_path, "gpu-1", found=found, now=now)
+        assert resumed["found"] == FOUND
+        assert receipt.pending(tmp_path) == resumed
+    assert write(tmp_path, began=40.0)["found"] == FOUND
+
+
+def test_a_first_rollout_that_found_nothing_keeps_that(tmp_path: Path) -> None:
+    receipt.begin(tmp_path, "gpu-1", found=None, now=10.0)
+    assert receipt.begin(tmp_path, "gpu-1", found=FOUND, now=20.0)["found"] is None
+
+
+DAMAGED = {
+    "empty": "",
+    "cut off": '{"schema": 1, "id": "20260225T1015',
+    "a list": "[]",
+    "another object": '{"schema": 1}',
+    "a number for a text": '{"schema": 1, "id": 3}',
+    "nothing": "null",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize("state", ["begun", "ended", "read"])
+def test_a_damaged_pending_receipt_is_not_taken_for_none(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path, text: str, state: str
+) -> None:
+    """What the rollout found would be forgotten, and with it what to go back to."""
+    file = tmp_path / receipt.PENDING
+    file.write_text(text, encoding="utf-8")
+    given = {
+        "folder": str(tmp_path),
+        "state": state,
+        "host": "gpu-1",
+        "outcome": "accepted",
+        "content": content(),
+    }
+    said = run_module("rollout_receipt", given)
+    assert said["failed"] is True
+    assert str(file) in said["msg"] and f"rm {file}" in said["msg"]
+    assert file.read_text(encoding="utf-8") == text
+    file.unlink()  # what the message says
+    if state == "begun":
+        assert run_module("rollout_receipt", given)["changed"] is True
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_receipt_is_passed_over_with_a_warning(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path, text: str
+) -> None:
+    whole = write(tmp_path)
+    file = tmp_path / "20990101T000000Z-gpu-1.json"
+    file.write_text(text, encoding="utf-8")
+    given = {"folder": str(tmp_path), "state": "read"}
+    said = run_module("rollout_receipt", given)
+    assert said["receipt"] == whole
+    assert any(str(file) in warning and "mv" in warning for warning in said["warnings"])
+    file.rename(f"{file}.damaged")  # what the message says
+    assert "warnings" not in run_module("rollout_receipt", given)
+
+
+@pytest.mark.parametrize(
+    "field", ["phases", "outage", "requested", "serves", "fingerprint", "result", "began", "reason"]
+)
+@pytest.mark.parametrize("value", [3, "text", [1], [{}], True, {"seconds": "a"}])
+def test_a_field_of_another_form_is_a_damage_or_harmless(tmp_path: Path, field: str, value: Any) -> None:
+    entry = {**write(tmp_path), field: value}
+    file = tmp_path / f"{entry['id']}.json"
+    file.write_text(json.dumps(entry), encoding="utf-8")
+    found = receipt.read_all(tmp_path)
+    receipt.expected(found)
+    if found:
+        receipt.differences(found[0], running())
+
+
 def test_a_rollout_that_was_broken_off_is_counted_by_the_one_that_ends(tmp_path: Path) -> None:
     receipt.begin(tmp_path, "gpu-1", found=FOUND, now=10.0)
     receipt.begin(tmp_path, "gpu-1", found=None, now=20.0)

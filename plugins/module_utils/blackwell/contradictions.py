@@ -13,6 +13,7 @@ from typing import Any
 
 from .booleans import is_true, parse_environment_boolean
 from .errors import OperatorError
+from .free_form import already_set
 from .patching.versions import in_range
 from .throughput.policy import Policy
 from .throughput.result import LONG, STANDARD
@@ -28,11 +29,8 @@ _CHOOSE_CARDS = (
     "Name the cards in eagle3_server_gpus by UUID (nvidia-smi -L shows them): preflight and every start judge these, "
     "and the server sees no others"
 )
+_EXTRA = "eagle3_server_extra_arguments"
 _SHARED_ADDRESS = "It is an address such as 192.0.2.20 that no host has, and that two gateways share"
-
-
-def _on(value: Any) -> bool:
-    return str(value).lower() in ("1", "true", "yes", "on")
 
 
 def _engines(values: Mapping[str, Any]) -> str:
@@ -89,24 +87,33 @@ def _python(values: Mapping[str, Any]) -> str:
 
 def _fusion_size(values: Mapping[str, Any]) -> str:
     size = int(values["eagle3_server_tensor_parallel_size"])
-    if not _on(values[_FUSION]) or size in (2, 4, 8):
+    if not is_true(values[_FUSION]) or size in (2, 4, 8):
         return ""
     return f"is on, but eagle3_server_tensor_parallel_size is {size}"
 
 
 def _fusion_guards(values: Mapping[str, Any]) -> str:
     enabled = values["sm120_guards_enabled"] or {}
-    missing = [guard for guard in _FUSION_GUARDS if not _on(enabled.get(guard, False))]
-    if not _on(values[_FUSION]) or values["sglang_stack_engine"] != "cuda" or not missing:
+    missing = [guard for guard in _FUSION_GUARDS if not is_true(enabled.get(guard, False))]
+    if not is_true(values[_FUSION]) or values["sglang_stack_engine"] != "cuda" or not missing:
         return ""
     return f"is on, but SM120 is left out until sm120_guards_enabled turns on {' and '.join(missing)}"
 
 
 def _fusion_aux_states(values: Mapping[str, Any]) -> str:
     enabled = values["sm120_guards_enabled"] or {}
-    if not _on(values[_FUSION]) or _on(enabled.get(_AUX_STATES, True)):
+    if not is_true(values[_FUSION]) or is_true(enabled.get(_AUX_STATES, True)):
         return ""
     return f"is on, but sm120_guards_enabled turns {_AUX_STATES} off, so the drafter would get partial sums"
+
+
+def _extra_arguments(values: Mapping[str, Any]) -> str:
+    # With the CPU engine the variables of the GPUs mean nothing, and free form is the only way.
+    if values["sglang_stack_engine"] != "cuda":
+        return ""
+    ours = already_set(str(name) for name in values[_EXTRA] or {})
+    said = [f"{name}, which {variable} sets" for name, variable in sorted(ours.items())]
+    return f"holds {' and '.join(said)}" if said else ""
 
 
 def _one_key(values: Mapping[str, Any]) -> str:
@@ -282,6 +289,11 @@ RULES: tuple[Rule, ...] = (
         (_FUSION, "sm120_guards_enabled"),
         _fusion_aux_states,
         f"Leave {_AUX_STATES} on as long as the fusion is on",
+    ),
+    Rule(
+        (_EXTRA, "sglang_stack_engine"),
+        _extra_arguments,
+        "Set the variable in its place: the role reads it for more than the flag",
     ),
     Rule(
         (_ADMIN_KEY, "eagle3_server_api_key"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from .errors import OperatorError
 from .throughput.judge import point_name
 from .throughput.result import Point
 
@@ -85,8 +86,8 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
             yield "profile", "slower than the other profile at", lost[0] or None, lost[1] or None
     if before["host"] != after["host"]:
         yield "host", "host", before["host"], after["host"]
-    parts = [receipt["fingerprint"].get("parts", {}) for receipt in (before, after)]
-    yield from _pairs("host", *parts)
+    parts = [receipt["fingerprint"].get("parts") for receipt in (before, after)]
+    yield from _pairs("host", *(part if isinstance(part, dict) else {} for part in parts))
     # The receipt of a rollback has only names. What it does not say is not gone.
     if not (old["digests"] and new["digests"]):
         for name in ("release", "deployment"):
@@ -108,7 +109,7 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
     for field in ("arguments", "environment"):
         for _, name, was, now in _pairs("", old[field], new[field]):
             # Paths into the release change with every release.
-            if old["release"] in str(was) and new["release"] in str(now):
+            if str(old["release"]) in str(was) and str(new["release"]) in str(now):
                 continue
             yield ("settings" if name.startswith(_TELLING) else "other settings"), name, was, now
 
@@ -123,18 +124,33 @@ def _figures(receipt: Mapping[str, Any]) -> dict[str, float]:
     figures = {f"{phase['phase']}, s": float(phase["seconds"]) for phase in receipt["phases"]}
     if receipt["outage"]:
         figures["outage, s"] = float(receipt["outage"]["seconds"])
-    for point in (receipt["result"] or {}).get("points", []):
-        runs = [run for run in point["runs"] if run["valid"]]
-        label = point_name(Point(point["concurrency"], [], point["prompts"]))
-        for name, unit in (
-            ("decode_tok_s", "tok/s"),
-            ("accept_length", "accept length"),
-            ("ttft_s", "s to first token"),
-        ):
-            values = [run[name] for run in runs if run.get(name) is not None]
-            if values:
-                figures[f"{label}: {unit}"] = float(median(values))
+    points = (receipt["result"] or {}).get("points", [])
+    try:
+        for point in points:
+            figures |= _medians(point)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise OperatorError(
+            f"The receipt {receipt['id']} has a measured point that cannot be read",
+            found=f"{type(error).__name__}: {error}",
+            expected="points as docs/schemas/rollout-receipt.schema.json describes them",
+            remedy="take another copy: the host has its own in /var/lib/sglang/receipts",
+        ) from error
     return figures
+
+
+def _medians(point: Mapping[str, Any]) -> dict[str, float]:
+    runs = [run for run in point["runs"] if run["valid"]]
+    label = point_name(Point(point["concurrency"], [], point["prompts"]))
+    found = {}
+    for name, unit in (
+        ("decode_tok_s", "tok/s"),
+        ("accept_length", "accept length"),
+        ("ttft_s", "s to first token"),
+    ):
+        values = [run[name] for run in runs if run.get(name) is not None]
+        if values:
+            found[f"{label}: {unit}"] = float(median(values))
+    return found
 
 
 def _show(value: Any) -> str:

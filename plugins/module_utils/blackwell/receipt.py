@@ -12,14 +12,15 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .disclosure import shown_value
 from .errors import OperatorError
 from .files import replace
+from .json_reader import parse_object, read_object
 from .redaction import redact
-from .server import redact_environment
 
 SCHEMA = 1
 PENDING = "pending.json"
@@ -70,8 +71,26 @@ def begin(
 
 
 def pending(folder: Path) -> dict[str, Any] | None:
-    """The receipt of the rollout that runs now, or was broken off; None without one."""
-    return _read(folder / PENDING)
+    """The receipt of the rollout that runs now, or was broken off; None without one.
+
+    Raises:
+        OperatorError: it is damaged, so what the rollout found is not known.
+        OSError: it cannot be read.
+    """
+    file = folder / PENDING
+    remedy = f"see what serves (systemctl status 'sglang@*'), remove the file (rm {file}) and run the rollout again"
+    try:
+        content = parse_object(file.read_bytes(), str(file), remedy=remedy)
+    except FileNotFoundError:
+        return None
+    if fault := _fault(content, _PENDING_FIELDS):
+        raise OperatorError(
+            f"{file} is no receipt of a rollout that is under way",
+            found=fault,
+            expected="the fields that docs/schemas/rollout-receipt.schema.json requires",
+            remedy=remedy,
+        )
+    return content
 
 
 def end(
@@ -100,7 +119,7 @@ def end(
         now: seconds since the epoch.
 
     Raises:
-        OperatorError: no rollout is pending.
+        OperatorError: no rollout is pending, or what is pending is damaged.
     """
     begun = pending(folder)
     if begun is None:
@@ -122,8 +141,9 @@ def end(
         **content,
     }
     environment = receipt["requested"]["environment"]
-    receipt["requested"] = {**receipt["requested"], "environment": _without_secrets(environment)}
-    receipt = dict(json.loads(redact(json.dumps(receipt), secrets)))
+    shown = {name: shown_value(name, str(value)) for name, value in environment.items()}
+    receipt["requested"] = {**receipt["requested"], "environment": shown}
+    receipt = {name: _redacted(value, list(secrets)) for name, value in receipt.items()}
     replace(folder / f"{receipt['id']}.json", _text(receipt))
     (folder / PENDING).unlink()
     for old in read_all(folder)[keep:]:
@@ -154,10 +174,42 @@ def _time(value: Any) -> float | None:
     return float(value) if known else None
 
 
-def read_all(folder: Path) -> list[dict[str, Any]]:
-    """All receipts in a folder, newest first. A file that is no receipt is passed over."""
-    files = sorted((file for file in folder.glob("*Z-*.json")), reverse=True)
-    return [receipt for file in files if (receipt := _read(file)) and receipt.get("schema") == SCHEMA]
+def read(file: Path) -> dict[str, Any]:
+    """One receipt.
+
+    Raises:
+        OperatorError: the file cannot be read, or is no whole receipt.
+    """
+    remedy = (
+        f"take another copy (the host has its own in /var/lib/sglang/receipts, the controller in reports/receipts), or "
+        f"put it away (mv {file} {file}.damaged)"
+    )
+    content = read_object(file, remedy=remedy)
+    if fault := _fault(content, _FIELDS):
+        raise OperatorError(
+            f"{file} is no receipt",
+            found=fault,
+            expected="the fields that docs/schemas/rollout-receipt.schema.json requires",
+            remedy=remedy,
+        )
+    return content
+
+
+def read_all(folder: Path, damaged: list[OperatorError] | None = None) -> list[dict[str, Any]]:
+    """All receipts in a folder, newest first.
+
+    Args:
+        folder: where receipts are.
+        damaged: takes an error for each file that should be a receipt and is none; they are passed over.
+    """
+    found = []
+    for file in sorted(folder.glob("*Z-*.json"), reverse=True):
+        try:
+            found.append(read(file))
+        except OperatorError as error:
+            if damaged is not None:
+                damaged.append(error)
+    return found
 
 
 def expected(receipts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -226,21 +278,82 @@ def differences(
     return found
 
 
-def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Values of variables with telling names (``HF_TOKEN``) are replaced, as in the diff of an environment file."""
-    shown = {name: redact_environment(f"{name}={value}").strip() for name, value in environment.items()}
-    return {
-        name: value if shown[name] == f"{name}={value}".strip() else "********"
-        for name, value in environment.items()
-    }
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _has(**fields: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: _is_map(value) and not _fault(value, fields)
+
+
+def _all(item: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(item, value))
+
+
+def _or_null(item: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or item(value)
+
+
+# What readers of receipts rely on; docs/schemas/rollout-receipt.schema.json says more.
+_PENDING_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "id": _is_text,
+    "host": _is_text,
+    "found": _or_null(_is_map),
+    "began": _is_number,
+    "first_began": _is_number,
+    "broken_runs": _is_number,
+}
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    **_PENDING_FIELDS,
+    "schema": lambda value: value == SCHEMA,
+    "ended": _is_number,
+    "outcome": lambda value: value in OUTCOMES,
+    "reason": _is_text,
+    "phases": _all(_has(phase=_is_text, seconds=_is_number)),
+    "outage": _or_null(_has(seconds=_is_number)),
+    "requested": _has(
+        sglang_version=_or_null(_is_text),
+        engine=_or_null(_is_text),
+        release=_or_null(_is_text),
+        deployment=_or_null(_is_text),
+        profile=_or_null(_is_text),
+        digests=_is_map,
+        files=_is_map,
+        arguments=_is_map,
+        environment=_is_map,
+    ),
+    "serves": _or_null(_is_map),
+    "fingerprint": _is_map,
+    "result": _or_null(_is_map),
+}
+
+
+def _fault(content: Mapping[str, Any], fields: Mapping[str, Callable[[Any], bool]]) -> str:
+    """What a receipt lacks, or has in another form; empty when it is whole."""
+    missing = [name for name in fields if name not in content]
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    odd = [name for name, fits in fields.items() if not fits(content[name])]
+    return f"{', '.join(f'{name} is {str(content[name])[:60]!r}' for name in odd)}" if odd else ""
+
+
+def _redacted(value: Any, secrets: Sequence[str]) -> Any:
+    """A value as JSON knows them, with every secret replaced in each of its texts."""
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {redact(str(name), secrets): _redacted(item, secrets) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_redacted(item, secrets) for item in value]
+    return value
 
 
 def _text(content: Mapping[str, Any]) -> str:

@@ -15,26 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .booleans import parse_environment_boolean
 from .errors import OperatorError
+from .free_form import (
+    VARIABLE_OF,
+    argument_doubts,
+    argument_problems,
+    canonical,
+    environment_problems,
+    name_problems,
+    number,
+    setting,
+)
 
 PROFILES = ("eagle3", "baseline")
 
 # Stands in the unit for the folder of its deployment, whose name is known only once the unit's text is.
 FOLDER_MARK = "@deployment@"
-
-# Back ends of SGLang 0.5.9 that run on compute capability 12.0. The others are refused although SGLang's own
-# parser takes them (it lets trtllm_mla through as "Blackwell"): their kernels exist for SM90 or SM100 only,
-# so the server would fail after minutes of loading, or answer wrongly.
-SM120_BACKENDS: Mapping[str, tuple[str, ...]] = {
-    "attention_backend": ("triton", "flashinfer"),
-    "prefill_attention_backend": ("triton", "flashinfer"),
-    "decode_attention_backend": ("triton", "flashinfer"),
-    "speculative_draft_attention_backend": ("triton", "flashinfer"),
-    "mm_attention_backend": ("triton_attn", "sdpa"),
-    "moe_runner_backend": ("auto", "triton", "cutlass", "flashinfer_cutlass"),
-    "speculative_moe_runner_backend": ("auto", "triton", "cutlass", "flashinfer_cutlass"),
-    "fp4_gemm_backend": ("auto", "flashinfer_cutlass", "flashinfer_cudnn"),
-}
 
 # With a draft model the weights of the drafter, the graphs and the vision tower live outside the static pool.
 MEM_FRACTION_LIMIT = 0.90
@@ -42,25 +39,14 @@ MEM_FRACTION_DOUBTFUL = 0.85
 
 SPECULATION_NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 
-# SGLang's own names for what a variable of ours sets. Nobody else calls anything so, and whoever knows
-# SGLang writes them first.
+# SGLang's own names for what a variable of ours sets. Nobody else calls anything so, and whoever knows SGLang writes
+# them first. Left out are names that are too common to be SGLang's wherever they stand.
 SGLANG_NAMES: Mapping[str, str] = {
-    "tp_size": "eagle3_server_tensor_parallel_size",
-    "mem_fraction_static": "eagle3_server_mem_fraction_static",
-    "cuda_graph_max_bs": "eagle3_server_cuda_graph_max_bs",
-    "moe_runner_backend": "eagle3_server_moe_runner_backend",
-    "fp4_gemm_backend": "eagle3_server_fp4_gemm_backend",
-    "enable_flashinfer_allreduce_fusion": "eagle3_server_enable_flashinfer_allreduce_fusion",
-    "speculative_algorithm": "eagle3_server_profile",
-    "speculative_draft_model_path": "eagle3_server_draft_model_path",
-    "speculative_draft_model_quantization": "eagle3_server_draft_quantization",
-    "speculative_draft_attention_backend": "eagle3_server_draft_attention_backend",
-    "speculative_num_steps": "eagle3_server_speculative_num_steps",
-    "speculative_eagle_topk": "eagle3_server_speculative_eagle_topk",
-    "speculative_num_draft_tokens": "eagle3_server_speculative_num_draft_tokens",
+    name: variable
+    for name, variable in VARIABLE_OF.items()
+    if name in ("tp_size", "mem_fraction_static", "cuda_graph_max_bs")
+    or name.startswith(("moe_", "fp4_", "enable_flashinfer_", "speculative_"))
 }
-# These are too common to be SGLang's wherever they stand, and are called the same here, behind the prefix.
-_SAME_NAMES = ("attention_backend", "model_path")
 _ENVIRONMENTS = "eagle3_server_extra_environment or eagle3_server_nccl_environment"
 
 # What an HTTP bearer token may hold (RFC 6750); it also keeps a key the same in YAML, in a header and in a
@@ -70,7 +56,6 @@ KEY_FORM = re.compile(r"[A-Za-z0-9._~+/=-]{16,}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Characters that JSON leaves as they are and YAML takes for line breaks or refuses.
 _YAML_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|CREDENTIAL", re.IGNORECASE)
 
 
 class SettingsError(OperatorError):
@@ -99,16 +84,27 @@ def problems(
         engine: ``cuda`` or ``cpu``.
         keys: the API keys by flag name; no message repeats one.
     """
-    given = {name: value for name, value in arguments.items() if value is not None}
-    found = [*_path_problems(given), *_environment_problems(environment)]
-    if engine == "cuda":
-        found += _backend_problems(given)
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    given = {canonical(name): value for name, value in arguments.items()}
+    found = [
+        *name_problems(arguments),
+        *_path_problems(given),
+        *_environment_problems(environment),
+        *environment_problems(environment, engine),
+        *argument_problems(given, profile, engine),
+    ]
     if profile == "eagle3":
         found += _speculation_problems(given, environment)
-    if not 1 <= int(given.get("port", 30000)) <= 65535:
+    port = number(given.get("port", 30000))
+    if port is None or not 1 <= port <= 65535:
         found.append(f"The port is {given['port']}, expected 1 to 65535; set eagle3_server_port")
-    fraction = float(given.get("mem_fraction_static", 0))
-    if profile == "eagle3" and fraction > MEM_FRACTION_LIMIT:
+    fraction = number(given.get("mem_fraction_static", 0.5))
+    if fraction is None or not 0 < fraction < 1:
+        found.append(
+            f"mem_fraction_static is {given['mem_fraction_static']}, expected a share of the memory between 0 and 1; "
+            "set eagle3_server_mem_fraction_static"
+        )
+    elif profile == "eagle3" and fraction > MEM_FRACTION_LIMIT:
         found.append(
             f"mem_fraction_static is {fraction}, at most {MEM_FRACTION_LIMIT} leaves room for the draft "
             "model and the graphs, which live outside the static pool; lower eagle3_server_mem_fraction_static"
@@ -126,34 +122,29 @@ def problems(
     return found
 
 
-def doubts(profile: str, arguments: Mapping[str, Any], *, engine: str) -> list[str]:
-    """What is legal and known to go wrong on some hosts, each as one sentence."""
+def doubts(
+    profile: str,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, Any] | None = None,
+    *,
+    engine: str,
+) -> list[str]:
+    """What is legal and known to go wrong on some hosts, each as one sentence; arguments as for :func:`problems`."""
+    given = {canonical(name): value for name, value in arguments.items() if value is not None}
     found = []
-    fraction = arguments.get("mem_fraction_static")
-    if profile == "eagle3" and fraction is not None and float(fraction) > MEM_FRACTION_DOUBTFUL:
+    fraction = number(given.get("mem_fraction_static"))
+    if profile == "eagle3" and fraction is not None and fraction > MEM_FRACTION_DOUBTFUL:
         found.append(
             f"mem_fraction_static is {fraction}: above {MEM_FRACTION_DOUBTFUL} servers with a draft model "
             "were reported to run out of memory at graph capture or under load; "
             "eagle3_server_mem_fraction_static sets it"
         )
-    for name in ("ep_size", "expert_parallel_size"):
-        if engine == "cuda" and int(arguments.get(name) or 1) > 1:
-            found.append(
-                f"{name} is {arguments[name]}: garbage output was reported for SGLang 0.5.9 on SM120"
-            )
-    return found
-
-
-def _setting(argument: str) -> str:
-    """The variable that an argument of SGLang comes from."""
-    if argument in _SAME_NAMES:
-        return f"eagle3_server_{argument}"
-    return SGLANG_NAMES.get(argument, f"{argument} in eagle3_server_extra_arguments")
+    return found + (argument_doubts(given, environment or {}) if engine == "cuda" else [])
 
 
 def _path_problems(arguments: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name} is {arguments[name]!r}, expected the absolute path of a folder on the host; set {_setting(name)}"
+        f"{name} is {arguments[name]!r}, expected the absolute path of a folder on the host; set {setting(name)}"
         for name in ("model_path", "speculative_draft_model_path")
         if name in arguments and not str(arguments[name]).startswith("/")
     ]
@@ -177,8 +168,6 @@ def _environment_problems(environment: Mapping[str, Any]) -> list[str]:
                 f"The environment variable {name} holds a line break, which no environment file can carry; "
                 f"correct it in {_ENVIRONMENTS}"
             )
-    if environment.get("SGLANG_SIMULATE_ACC_LEN") is not None:
-        found.append("SGLANG_SIMULATE_ACC_LEN makes SGLang accept wrong tokens, so it is never for a server")
     home = environment.get("CUDA_HOME")
     if home is not None and not re.fullmatch(r"/[^:\s]*[^:\s/]", str(home)):
         found.append(
@@ -186,15 +175,6 @@ def _environment_problems(environment: Mapping[str, Any]) -> list[str]:
             "(it is not a search path); set eagle3_server_cuda_home"
         )
     return found
-
-
-def _backend_problems(arguments: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{name} is {arguments[name]}, which SM120 does not have; set {_setting(name)} to one of "
-        f"{', '.join(known)}"
-        for name, known in SM120_BACKENDS.items()
-        if name in arguments and arguments[name] not in known
-    ]
 
 
 def _speculation_problems(arguments: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
@@ -221,14 +201,21 @@ def _speculation_problems(arguments: Mapping[str, Any], environment: Mapping[str
             f"set {' and '.join(f'eagle3_server_{name}' for name in missing)}"
         )
         return found
-    steps, topk, tokens = (int(arguments[name]) for name in SPECULATION_NUMBERS)
+    numbers = {name: number(arguments[name]) for name in SPECULATION_NUMBERS}
+    wrong = [name for name, value in numbers.items() if value is None or not 1 <= value < 10_000 or value % 1]
+    if wrong:
+        return found + [
+            f"{name} is {arguments[name]!r}, expected a whole number from 1; set {setting(name)}"
+            for name in wrong
+        ]
+    steps, topk, tokens = (int(value) for value in numbers.values() if value is not None)
     if topk == 1 and tokens != steps + 1:
         found.append(
             f"speculative_num_draft_tokens is {tokens}, with speculative_eagle_topk 1 it has to be "
             f"speculative_num_steps + 1 = {steps + 1} (SGLang would change it without a word); "
             "set eagle3_server_speculative_num_draft_tokens"
         )
-    if topk != 1 and str(environment.get("SGLANG_ENABLE_SPEC_V2", "0")) in ("1", "true"):
+    if topk != 1 and parse_environment_boolean(environment.get("SGLANG_ENABLE_SPEC_V2", "0")):
         found.append(
             f"speculative_eagle_topk is {topk}, SGLANG_ENABLE_SPEC_V2 works only with 1; set "
             "eagle3_server_speculative_eagle_topk to 1, or eagle3_server_enable_spec_v2 to false"
@@ -296,16 +283,6 @@ def render_environment(environment: Mapping[str, Any]) -> str:
         escaped = re.sub(r'(["\\`$])', r"\\\1", text)
         lines.append(f'{name}="{escaped}"')
     return "\n".join(lines) + "\n"
-
-
-def redact_environment(text: str) -> str:
-    """An environment file with the values of telling names (``HF_TOKEN``, ``..._PASSWORD``) replaced."""
-
-    def line(entry: str) -> str:
-        name, equals, _ = entry.partition("=")
-        return f'{name}="********"' if equals and _SECRET_NAME.search(name) else entry
-
-    return "".join(line(entry) + "\n" for entry in text.splitlines())
 
 
 def unit_name(profile: str) -> str:
