@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ from blackwell.errors import OperatorError
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from test_explain import receipt as whole  # type: ignore[import-not-found]
 
 from blackwell_cli import receipts
 
-from ..test_explain import receipt as whole
 from .inputs import attack, hostile, value_or_operator_error
 
 VALUES = st.recursive(
@@ -42,7 +43,7 @@ def read_everywhere(folder: Path, content: bytes) -> None:
     receipt.expected(all_)
     for entry in all_:
         receipt.differences(entry, {"files": {}})
-        value_or_operator_error(lambda entry=entry: explain.effects(entry, all_[-1]))
+        value_or_operator_error(partial(explain.effects, entry, all_[-1]))
         explain.explain(entry, all_[-1])
     console = Console(file=io.StringIO(), width=200)
     assert receipts.show(console, folder, None) == 0
