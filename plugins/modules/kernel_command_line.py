@@ -8,9 +8,10 @@ module: kernel_command_line
 short_description: Give the kernel parameters through a GRUB file of our own
 description:
   - Writes a file in C(/etc/default/grub.d) with those of the wanted words that no other file gives, and runs
-    C(update-grub) when it changed. Words are compared one by one, so order and what others add do not matter.
-  - Files of others are never edited; one that says otherwise (C(iommu=pt) where C(iommu=off) is wanted) is an error
-    that names it.
+    C(update-grub) when it changed, or when GRUB's menu lacks one of them.
+  - The host's C(sh) reads the files as C(update-grub) does, so what counts is what takes effect in the end.
+  - Files of others are never edited; one that says otherwise (C(iommu=pt) where C(iommu=off) is wanted), or that is
+    read later and throws our words away, is an error that names it. So is a reboot that did not bring them about.
   - It never reboots.
 options:
   parameters:
@@ -48,16 +49,40 @@ given:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.blackwell import tuning
+from ansible.module_utils.blackwell import grub
+from ansible.module_utils.blackwell.errors import OperatorError
+from ansible.module_utils.blackwell.files import replace
 
 
 def write(path: Path, text: str) -> None:
     """Write a file, or remove it where there is nothing to say."""
     if text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        replace(path, text)
     else:
         path.unlink(missing_ok=True)
+
+
+def plan(ours: Path, wanted: list[str]) -> str:
+    """The text of our file.
+
+    Raises:
+        OperatorError: there is no GRUB, a file of others cannot be read or wins, or a reboot has been in vain.
+    """
+    if not wanted:
+        return ""
+    texts = grub.read_files(ours)
+    if not texts:
+        raise OperatorError(
+            "No GRUB",
+            found=f"no {ours.parent.parent}/grub",
+            expected="a host that GRUB boots",
+            remedy="give the kernel its parameters by the boot loader of this host, and empty "
+            "host_tuning_kernel_parameters",
+        )
+    text = str(grub.drop_in(grub.evaluate(texts), wanted))
+    grub.check(grub.evaluate({**texts, ours: text} if text else texts), ours, wanted)
+    grub.check_booted(wanted)
+    return text
 
 
 def main() -> None:
@@ -69,36 +94,31 @@ def main() -> None:
         supports_check_mode=True,
     )
     wanted, ours = module.params["parameters"], Path(module.params["path"])
-    others = [ours.parent.parent / "grub", *sorted(ours.parent.glob("*.cfg"))]
-    texts = {str(path): path.read_text() for path in others if path.is_file() and path != ours}
-    if wanted and not texts:
+    try:
+        after = plan(ours, wanted)
+        before = ours.read_bytes().decode("utf-8", "replace") if ours.is_file() else ""
+        tell = before != after or grub.untold(wanted)
+        if tell and not module.check_mode:
+            write(ours, after)
+            update = module.get_bin_path("update-grub")
+            code, out, err = module.run_command([update]) if update else (0, "", "")
+            if code:
+                # Or the next run would find nothing to do, and GRUB would never be told.
+                write(ours, before)
+                module.fail_json(
+                    msg=f"update-grub fails: {(err or out).strip()[-1000:] or f'exit status {code}'}. "
+                    "The kernel's parameters are as they were. Mend GRUB's configuration, and run the playbook again."
+                )
+    except OSError as error:
         module.fail_json(
-            msg=f"No GRUB: found no {ours.parent.parent}/grub. Give the kernel its parameters by the boot loader of "
-            "this host, and empty host_tuning_kernel_parameters."
+            msg=f"{ours} cannot be written. Found: {error}. Expected: a folder that root can write to. To mend it: "
+            f"look at ls -ld {ours} {ours.parent} and df {ours.parent}."
         )
-    words = tuning.grub_words(texts)
-    clashes = tuning.clashes(words, wanted)
-    if clashes:
-        module.fail_json(
-            msg=f"GRUB says otherwise: {'; '.join(clashes)}. Take it out there, or do not want it here."
-        )
-
-    before = ours.read_text() if ours.is_file() else ""
-    after = tuning.grub_drop_in(words, wanted)
-    if before != after and not module.check_mode:
-        write(ours, after)
-        update = module.get_bin_path("update-grub")
-        code, out, err = module.run_command([update]) if update else (0, "", "")
-        if code:
-            # Or the next run would find nothing to do, and GRUB would never be told.
-            write(ours, before)
-            module.fail_json(
-                msg=f"update-grub fails: {(err or out).strip()[-1000:] or f'exit status {code}'}. "
-                "The kernel's parameters are as they were. Mend GRUB's configuration, and run the playbook again."
-            )
+    except OperatorError as error:
+        module.fail_json(msg=str(error))
     module.exit_json(
-        changed=before != after,
-        given=[word for word in wanted if word not in words],
+        changed=tell,
+        given=[word for word in wanted if f" {word} " in after.replace('"', " ")],
         diff={"before": before, "after": after, "before_header": str(ours), "after_header": str(ours)},
     )
 

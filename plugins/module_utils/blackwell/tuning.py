@@ -127,7 +127,7 @@ _ASPM = "/sys/module/pcie_aspm/parameters/policy"
 
 
 def _governor(host: Host) -> str:
-    return _same([path.read_text().strip() for path in host.glob(_GOVERNORS)] or [""])
+    return _same([path.read_text(encoding="utf-8").strip() for path in host.glob(_GOVERNORS)] or [""])
 
 
 def _set_governor(host: Host, wanted: str) -> str:
@@ -147,7 +147,7 @@ def _set_aspm(host: Host, wanted: str) -> str:
 def _write(texts: Mapping[Path, str]) -> str:
     try:
         for path, text in texts.items():
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         return str(error)
     return ""
@@ -356,44 +356,6 @@ def table(settings: Sequence[Setting]) -> str:
 def command_line_words(text: str) -> list[str]:
     """The words of a kernel command line; quoted values stay whole."""
     return re.findall(r'(?:[^\s"]|"[^"]*")+', text)
-
-
-def grub_words(texts: Mapping[str, str]) -> dict[str, str]:
-    """The words that GRUB's configuration gives the kernel, and which file gives each.
-
-    Args:
-        texts: GRUB's configuration files by path, in the order in which they are read.
-    """
-    words: dict[str, str] = {}
-    for path, text in texts.items():
-        for value in re.findall(
-            r"^\s*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=(\"[^\n]*\"|'[^\n]*'|\S*)", text, re.MULTILINE
-        ):
-            for word in command_line_words(value.strip("\"'").replace('\\"', '"')):
-                if not word.startswith("$"):
-                    words.setdefault(word, path)
-    return words
-
-
-def clashes(words: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
-    """Words in other people's files that say otherwise than a wanted one, each as one sentence."""
-    keys = {word.split("=")[0]: word for word in wanted}
-    return [
-        f"{path} has {word}, wanted is {keys[word.split('=')[0]]}"
-        for word, path in words.items()
-        if word.split("=")[0] in keys and word not in wanted
-    ]
-
-
-def grub_drop_in(words: Mapping[str, str], wanted: Sequence[str]) -> str:
-    """Our own file for GRUB: the wanted words that no other file gives; empty if there is none to give."""
-    missing = [word for word in wanted if word not in words]
-    if not missing:
-        return ""
-    return (
-        "# Written by the role host_tuning (host_tuning_kernel_parameters).\n"
-        f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT {" ".join(missing)}"\n'
-    )
 
 
 def main(arguments: Sequence[str]) -> int:
