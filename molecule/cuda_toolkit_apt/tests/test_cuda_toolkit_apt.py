@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from testinfra.host import Host
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from repository import DRIVERS  # type: ignore[import-not-found]
 
 SCENARIO = Path(__file__).resolve().parents[1]
 
@@ -32,6 +37,17 @@ def test_the_toolkit_is_installed_where_it_is_used(host: Host) -> None:
     assert host.package("cuda-nvcc-13-0").version == "13.0.88-1"
     record = json.loads(host.file("/var/lib/toolkit.json").content_string)
     assert (record["home"], record["compiler"]) == ("/usr/local/cuda-13.0", "13.0.88")
+
+
+def test_the_linker_s_stub_that_the_toolkit_needs_is_installed(host: Host) -> None:
+    assert host.package("cuda-driver-dev-13-0").is_installed
+
+
+@pytest.mark.parametrize("package", [name for name in DRIVERS if name != "nvidia-driver-580"])
+def test_nothing_else_of_the_repository_is_a_candidate(host: Host, package: str) -> None:
+    policy = host.check_output("apt-cache policy %s", package)
+    assert "580.2" in policy
+    assert "Candidate: (none)" in policy
 
 
 def test_the_driver_is_neither_upgraded_nor_released_from_hold(host: Host) -> None:

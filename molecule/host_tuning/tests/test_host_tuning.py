@@ -71,6 +71,13 @@ def kept(host: Host) -> list[str]:
         "nvidia-firmware-580-580.95.05",
         "nvidia-kernel-open-dkms",
         "xserver-xorg-video-nvidia-580",
+        "libcudadebugger1",
+        "libnvcuvid1",
+        "libegl-nvidia0",
+        "libgl1-nvidia-glvnd-glx",
+        "firmware-nvidia-gsp",
+        "libnvsdm",
+        "nvlsm",
     ],
 )
 def test_unattended_upgrades_leave_the_driver_alone(kept: list[str], package: str) -> None:
@@ -79,7 +86,15 @@ def test_unattended_upgrades_leave_the_driver_alone(kept: list[str], package: st
 
 
 @pytest.mark.parametrize(
-    "package", ["openssl", "libc6", "linux-image-generic", "linux-modules-6.8.0-79-generic"]
+    "package",
+    [
+        "openssl",
+        "libc6",
+        "linux-image-generic",
+        "linux-modules-6.8.0-79-generic",
+        "libnvme1t64",
+        "libnvjitlink-13-0",
+    ],
 )
 def test_unattended_upgrades_take_everything_else(kept: list[str], package: str) -> None:
     assert not any(re.match(pattern, package) for pattern in kept)

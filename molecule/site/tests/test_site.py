@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -85,3 +86,29 @@ def test_a_server_whose_scheduler_is_killed_is_started_again(host: Host) -> None
     assert host.run(f"sleep 15; {waiting}").rc == 0
     after = int(host.check_output("systemctl show --property=NRestarts --value sglang@eagle3.service"))
     assert after == starts + 1
+
+
+def test_no_cache_is_turned_off_when_it_starts(host: Host) -> None:
+    """torch says so once, and compiles its kernels anew at every start from then on."""
+    journal = host.check_output("journalctl --unit sglang@eagle3.service --output cat --no-pager")
+    complaints = [
+        line
+        for line in journal.splitlines()
+        if re.search(r"cache", line, re.IGNORECASE)
+        and re.search(
+            r"could not|cannot|disable|not writable|permission denied|no such file", line, re.IGNORECASE
+        )
+    ]
+    # Switches of SGLang's own are in its list of arguments.
+    assert [line for line in complaints if "server_args" not in line] == []
+
+
+def test_the_service_can_write_to_the_folder_of_torch_s_kernels(host: Host) -> None:
+    shown = host.check_output("systemctl show --property MainPID --value sglang@eagle3.service")
+    environment = host.file(f"/proc/{shown}/environ").content.split(b"\0")
+    cache = next(
+        entry.partition(b"=")[2].decode() for entry in environment if entry.startswith(b"XDG_CACHE_HOME=")
+    )
+    folder = host.file(f"{cache}/torch/kernels")
+    assert folder.is_directory
+    assert (folder.user, folder.mode) == ("sglang", 0o750)

@@ -166,6 +166,7 @@ class Toolkit:
             env={"PATH": os.environ.get("PATH", ""), "CUDA_HOME": str(self.home)},
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
         )
         if result.returncode:
