@@ -83,7 +83,7 @@ def main() -> None:
     drafter = draft.draft_path(given["arguments"])
     if not drafter:
         module.exit_json(changed=False, findings=[], unchecked=[])
-    paths = [Path(given["arguments"]["model_path"]), Path(drafter)]
+    paths = [Path(str(given["arguments"].get("model_path") or "")), Path(drafter)]
     unchecked = [] if given["python"] else ["There is no SGLang yet to hold target and drafter against"]
     absent = [str(path) for path in paths if not path.is_dir()]
     if absent:

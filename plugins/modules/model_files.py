@@ -92,6 +92,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import weights
 from ansible.module_utils.blackwell.errors import OperatorError
 from ansible.module_utils.blackwell.files import replace
+from ansible.module_utils.blackwell.model_check import unchecked_types
 
 
 def main() -> None:
@@ -117,6 +118,12 @@ def main() -> None:
         files = weights.find_files(folder)
         found = weights.problems(folder, files, tokenizer=given["tokenizer"])
         if not found:
+            odd = unchecked_types(folder, files)
+            if odd:
+                module.warn(
+                    f"Whether tensors in {folder} are as long as their shapes is not checked for types that are not "
+                    f"known: {', '.join(odd)}"
+                )
             read = {name: file for name, file in weights.read_manifest(begun).files.items() if file.sha256}
             files = weights.carry_over(files, read if given["verify"] == "full" else {**recorded, **read})
             if given["verify"] != "sizes" and (given["verify"] == "full" or not module.check_mode):

@@ -288,3 +288,62 @@ def test_sources_that_are_not_known_are_said_to_be_unchecked(
     (finding,) = pair.check()
     assert (finding.id, finding.severity) == ("not_checked", "warning")
     assert finding.problem.startswith("Whether the drafter has all tensors that its class takes")
+
+
+MLA = {
+    "self_attn.q_a_proj.weight": (6, 2 * H),
+    "self_attn.q_a_layernorm.weight": (6,),
+    "self_attn.q_b_proj.weight": (8 * 3, 6),
+    "self_attn.kv_a_proj_with_mqa.weight": (5, 2 * H),
+    "self_attn.kv_a_layernorm.weight": (4,),
+    "self_attn.kv_b_proj.weight": (8 * 5, 4),
+    "self_attn.o_proj.weight": (H, 8 * 3),
+    **{name: shape for name, shape in LAYER.items() if not name.startswith("self_attn")},
+}
+
+
+@pytest.fixture
+def latent(pair: Pair) -> Pair:
+    """A drafter with latent attention, and a release that has its class."""
+    sizes = {
+        "q_lora_rank": 6,
+        "kv_lora_rank": 4,
+        "qk_nope_head_dim": 2,
+        "qk_rope_head_dim": 1,
+        "v_head_dim": 3,
+    }
+    pair.release = published("0.5.14")
+    pair.draft |= {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3", **sizes}
+    rest = {name: tensor for name, tensor in TENSORS.items() if not name.startswith("midlayer.")}
+    pair.tensors = {**rest, **{f"layers.0.{name}": Weights("BF16", shape) for name, shape in MLA.items()}}
+    return pair
+
+
+def test_a_drafter_with_latent_attention_is_accepted(latent: Pair) -> None:
+    assert latent.check() == []
+    rename("layers.0.", "midlayer.")(latent)
+    assert latent.check() == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lack("layers.0.self_attn.kv_b_proj.weight"), "1 missing: midlayer.self_attn.kv_b_proj.weight"),
+        (lack("fc.weight"), "1 missing: fc.weight"),
+        (lack("lm_head.weight"), "1 missing: lm_head.weight"),
+        (rename("hidden_norm.weight", "final_norm.weight"), "final_norm.weight"),
+        (rename("layers.0.", "model.layers.0."), "13 missing"),
+        (add("layers.0.self_attn.q_b_proj.weight", 8, 6), "q_b_proj.weight [8, 6], not [24, 6]"),
+        (add("fc.weight", H, 2 * H), "fc.weight [8, 16], not [8, 24]"),
+    ],
+)
+def test_a_drafter_with_latent_attention_is_held_against_its_class(
+    latent: Pair, spoil: Callable[[Pair], object], found: str
+) -> None:
+    spoil(latent)
+    assert found in latent.check()[0].found
+
+
+def test_a_switch_outside_eagle_config_is_told(pair: Pair) -> None:
+    pair.draft["use_aux_hidden_state"] = False
+    assert pair.ids() == ["use_aux_hidden_state_ignored"]

@@ -29,8 +29,9 @@ def write(folder: Path, name: str, content: Any) -> None:
     (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
 
 
-def shard(folder: Path, name: str, *tensors: str) -> None:
+def shard(folder: Path, name: str, *tensors: str) -> Path:
     write_safetensors(folder / name, {tensor: Weights("F32", (2,)) for tensor in tensors})
+    return folder / name
 
 
 @pytest.fixture

@@ -242,7 +242,10 @@ def test_too_little_space_for_what_is_known_is_told_though_not_all_is(
     wanted = Fetch(REPOSITORY, COMMIT, tmp_path, "python", "", "root", {})
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    published = {"a": {"size": 2 << 30, "sha256": ""}, "b": {"size": None, "sha256": ""}}
+    published: dict[str, dict[str, Any]] = {
+        "a": {"size": 2 << 30, "sha256": ""},
+        "b": {"size": None, "sha256": ""},
+    }
     with pytest.raises(OperatorError) as caught:
         wanted.check_space(published)
     assert caught.value.expected == "more than 2.0 GiB"

@@ -334,3 +334,9 @@ def test_a_header_that_is_no_header_is_refused(tmp_path: Path) -> None:
     path.write_bytes((2).to_bytes(8, "little") + b"[]")
     with pytest.raises(OperatorError, match="its header is not readable"):
         read_header(path)
+
+
+def test_types_that_are_not_known_are_said_to_be_unchecked(check: Run, model: Path) -> None:
+    path = model / "model-00001-of-00002.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"F32", b"X32"))
+    assert "types that are not known: X32 in model-00001-of-00002.safetensors" in str(check()["warnings"])

@@ -181,6 +181,19 @@ def _eagle_config(case: Case) -> Iterator[Finding]:
 @_rule
 def _states(case: Case) -> Iterator[Finding]:
     config = case.draft.config.get("eagle_config")
+    if (
+        "use_aux_hidden_state" in case.draft.config
+        and not case.draft.config["use_aux_hidden_state"]
+        and case.uses_states
+    ):
+        yield Finding(
+            "use_aux_hidden_state_ignored",
+            "warning",
+            "The drafter says where SGLang does not look that it takes no hidden states of several layers",
+            "use_aux_hidden_state outside eagle_config",
+            "the same inside eagle_config",
+            f"move it into eagle_config in {case.draft.path}/config.json",
+        )
     named = config.get("use_aux_hidden_state", True) if isinstance(config, dict) else True
     if not isinstance(named, bool):
         yield Finding(

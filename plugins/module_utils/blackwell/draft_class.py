@@ -21,13 +21,24 @@ LLAMA_DRAFTER = "LlamaForCausalLMEagle3"
 MLA_DRAFTER = "Eagle3DeepseekV2ForCausalLM"
 
 # Parts without weights of their own.
-_WEIGHTLESS = {"model", "logits_processor", "attn", "act_fn", "activation_quant", "dual_gemm"}
+_WEIGHTLESS = {"model", "logits_processor", "attn", "act_fn", "_fc_gatherer", "activation_quant", "dual_gemm"}
 # Parts with weights, by file and class.
 _PARTS = {
     "llama_eagle3.py": {
         "LlamaDecoderLayer": {"self_attn.qkv_proj", "mlp", "hidden_norm"},
         "LlamaModel": {"embed_tokens", "fc", "fc_norm", "input_norm", "midlayer", "layers", "norm"},
         "LlamaForCausalLMEagle3": {"lm_head"},
+    },
+    "kimi_k25_eagle3.py": {
+        "Eagle3MLADecoderLayer": {
+            "self_attn",
+            "mlp",
+            "input_layernorm",
+            "hidden_norm",
+            "post_attention_layernorm",
+        },
+        "Eagle3MLAModel": {"embed_tokens", "fc", "fc_norm", "midlayer", "norm"},
+        "Eagle3DeepseekV2ForCausalLM": {"lm_head"},
     },
     "llama.py": {
         "LlamaDecoderLayer": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
@@ -53,18 +64,21 @@ class DrafterClass:
         optional: parameters that need not be there: they are shared with the target, or not used.
         stacked: for each suffix of a stacked parameter, those of its parts in order.
         renamed: older spellings of names, and what they stand for.
+        strict: whether a name is renamed at its beginning only, and has no ``model.`` before it.
     """
 
     shapes: Mapping[str, tuple[int | None, ...]]
     optional: frozenset[str]
     stacked: Mapping[str, Sequence[str]]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    strict: bool = False
 
     def resolve(self, name: str) -> tuple[str, ...]:
         """The parameters that a tensor fills, by their names here; empty if SGLang skips it."""
         for old, new in self.renamed.items():
-            name = name.replace(old, new)
-        if name.startswith("model.") and not name.startswith("model.lm_head."):
+            if not self.strict or name.startswith(old):
+                name = name.replace(old, new, 1 if self.strict else -1)
+        if name.startswith("model.") and not self.strict and not name.startswith("model.lm_head."):
             name = name[len("model.") :]
         if name in self.shapes:
             return (name,)
@@ -87,10 +101,15 @@ def read_class(path: Path, model: Model, states: int, *, uses_states: bool) -> D
     Raises:
         UnreadError: the sources are not as they are known.
     """
-    if path.name != "llama_eagle3.py" or model.architecture != LLAMA_DRAFTER:
+    readers = {
+        ("llama_eagle3.py", LLAMA_DRAFTER): _read_llama,
+        ("kimi_k25_eagle3.py", MLA_DRAFTER): _read_mla,
+    }
+    read = readers.get((path.name, model.architecture))
+    if not read:
         raise UnreadError(f"what {model.architecture} takes is known for no release")
     try:
-        return _read_llama(path, model, states, uses_states=uses_states)
+        return read(path, model, states, uses_states=uses_states)
     except (TypeError, AttributeError, IndexError) as error:
         raise UnreadError(f"{path} is not as it was so far ({error})") from error
 
@@ -111,12 +130,37 @@ def _read_llama(path: Path, model: Model, states: int, *, uses_states: bool) -> 
     shapes = _model_shapes(model, states, parts)
     for at, prefix in enumerate(prefixes):
         shapes |= {f"{prefix}.{name}": shape for name, shape in _layer_shapes(model, first=at == 0).items()}
+    return DrafterClass(shapes, _optional(model, shapes, uses_states), _stacked(own, path), _renamed(own))
+
+
+def _read_mla(path: Path, model: Model, states: int, *, uses_states: bool) -> DrafterClass:
+    own = _parse(path)
+    parts = _made_parts(own, "kimi_k25_eagle3.py")["kimi_k25_eagle3.py", "Eagle3MLAModel"]
+    texts = {
+        node.value for node in ast.walk(own) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    if not {r"^layers\.0\.", "midlayer.", "lm_head."} <= texts:
+        raise UnreadError(f"load_weights in {path} renames otherwise than so far")
+    found = _stacked(own, path, {".gate_up_proj": [".gate_proj", ".up_proj"]})
+    layer = _mla_layer_shapes(model)
+    shapes = {
+        **_model_shapes(model, states, parts),
+        **{f"midlayer.{name}": shape for name, shape in layer.items()},
+    }
+    return DrafterClass(
+        shapes, _optional(model, shapes, uses_states), found, {"layers.0.": "midlayer."}, strict=True
+    )
+
+
+def _optional(
+    model: Model, shapes: Mapping[str, tuple[int | None, ...]], uses_states: bool
+) -> frozenset[str]:
     optional = {"embed_tokens.weight"}
     if model.text.get("draft_vocab_size") is None:
         optional.add("lm_head.weight")
     if not uses_states:
         optional |= {name for name in shapes if name.startswith(("fc.", "fc_norm.", "input_norm."))}
-    return DrafterClass(shapes, frozenset(optional), _stacked(own, path), _renamed(own))
+    return frozenset(optional)
 
 
 def _parse(path: Path) -> ast.Module:
@@ -206,13 +250,43 @@ def _layer_shapes(model: Model, *, first: bool) -> dict[str, tuple[int | None, .
     return shapes
 
 
-def _stacked(tree: ast.Module, path: Path) -> dict[str, list[str]]:
+def _mla_layer_shapes(model: Model) -> dict[str, tuple[int | None, ...]]:
+    """Shapes of the layer with latent attention."""
+    hidden, inner, heads = model.hidden, model.size("intermediate_size"), model.size("num_attention_heads")
+    query, latent = model.size("q_lora_rank"), model.size("kv_lora_rank")
+    nope, rope, value = (model.size(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    taken = None if hidden is None else 2 * hidden
+    keys = None if latent is None or rope is None else latent + rope
+    shapes: dict[str, tuple[int | None, ...]] = {
+        "self_attn.q_a_proj.weight": (query, taken),
+        "self_attn.q_a_layernorm.weight": (query,),
+        "self_attn.q_b_proj.weight": (heads * (nope + rope) if heads and nope and rope else None, query),
+        "self_attn.kv_a_proj_with_mqa.weight": (keys, taken),
+        "self_attn.kv_a_layernorm.weight": (latent,),
+        "self_attn.kv_b_proj.weight": (heads * (nope + value) if heads and nope and value else None, latent),
+        "self_attn.o_proj.weight": (hidden, heads * value if heads and value else None),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    norms = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
+    return {**shapes, **{f"{name}.weight": (hidden,) for name in norms}}
+
+
+_LLAMA_STACKED = {
+    ".qkv_proj": [".q_proj", ".k_proj", ".v_proj"],
+    ".gate_up_proj": [".gate_proj", ".up_proj"],
+}
+
+
+def _stacked(
+    tree: ast.Module, path: Path, expected: Mapping[str, Sequence[str]] = _LLAMA_STACKED
+) -> dict[str, list[str]]:
     """The parts of stacked parameters, from the list of triples in ``load_weights``."""
     found: dict[str, list[str]] = {}
     for value in _values(tree, "stacked_params_mapping"):
         for triple in value:
             found.setdefault(str(triple[0]), []).append(str(triple[1]))
-    expected = {".qkv_proj": [".q_proj", ".k_proj", ".v_proj"], ".gate_up_proj": [".gate_proj", ".up_proj"]}
     if found != expected:
         raise UnreadError(f"load_weights in {path} stacks other parameters than so far")
     return found

@@ -41,6 +41,10 @@ _NUMBERS = (
     "num_aux_hidden_states",
     "num_hidden_layers",
     "num_key_value_heads",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
     "target_hidden_size",
     "vocab_size",
 )
@@ -201,6 +205,10 @@ def _names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
+def _name(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _wholes(value: Any) -> bool:
     return isinstance(value, list) and all(map(_whole, value))
 
@@ -223,6 +231,8 @@ def _check_kinds(folder: Path, config: Mapping[str, Any]) -> None:
     for part in parts:
         for key in _NUMBERS:
             expect(part, key, "a whole number above 0", _size)
+        for key in ("dtype", "torch_dtype", "model_type"):
+            expect(part, key, "a name", _name)
         expect(expect(part, "rope_scaling", "a mapping", _mapping), "factor", "a number above 0", _factor)
     expect(config.get("eagle_config"), LAYER_IDS, "a list of whole numbers", _wholes)
     if wrong:

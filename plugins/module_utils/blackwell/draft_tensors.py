@@ -11,6 +11,7 @@ from .draft_class import DrafterClass, UnreadError, read_class
 
 # Tensors without a parameter that change nothing: SGLang computes the first itself, and does not read the second.
 _HARMLESS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|rotary_emb\.(cos|sin)_cached)$")
+_RULED = ("fc.weight", "fc.", "lm_head.weight")
 _SHOWN = 4
 
 
@@ -81,8 +82,9 @@ def _compare_names(case: Case, takes: DrafterClass, names: set[str]) -> Iterator
         if not parameters and not _repeats_embedding(case, name):
             left.append(name)
     missing = [name for name in takes.shapes if not filled[name] and name not in takes.optional]
-    # A rule of its own says more about these.
-    missing = [name for name in missing if name not in ("fc.weight", "fc.", "lm_head.weight")]
+    if case.is_llama:
+        # A rule of its own says more about these.
+        missing = [name for name in missing if name not in _RULED]
     if missing or left:
         yield Finding(
             "tensor_names",
@@ -134,12 +136,7 @@ def _compare_shapes(case: Case, takes: DrafterClass) -> Iterator[Finding]:
     wrong = []
     for name, tensor in case.draft.tensors.items():
         parameters = takes.resolve(name)
-        if (
-            "d2t" in name
-            or "t2d" in name
-            or not parameters
-            or parameters[0] in ("fc.weight", "lm_head.weight")
-        ):
+        if "d2t" in name or "t2d" in name or not parameters or (case.is_llama and parameters[0] in _RULED):
             continue
         shapes = [takes.shapes[parameter] for parameter in parameters]
         rows = [shape[0] for shape in shapes]
