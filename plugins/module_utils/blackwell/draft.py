@@ -100,7 +100,7 @@ def _sizes(case: Case) -> Iterator[Finding]:
             yield not_checked(
                 f"What hangs on {', '.join(absent)} of the {role}",
                 f"no such key in {where}; SGLang then takes what a class of transformers has as a rule",
-                f"add the published values to {where}, or start without this check",
+                f"add the published values to {where}; nothing has to be done if the pair is known to work",
             )
         if model.ambiguous and any("order" in reason for reason in case.release.unread):
             yield not_checked(
