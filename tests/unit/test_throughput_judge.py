@@ -166,6 +166,14 @@ class TestCulprit:
         assert verdict.outcome == "pass"
         assert "stalled request: 31 s" in verdict.notes[0]
 
+    @pytest.mark.parametrize(("stalls", "outcome"), [(1, "pass"), (2, "fail"), (3, "fail")])
+    def test_a_second_stalled_request_is_no_chance(self, stalls: int, outcome: str) -> None:
+        good = make_result(runs=6, seed=2)
+        stalled = make_run(random.Random(0), valid=False, invalid_because=["stalled request: 31 s"])
+        point = dataclasses.replace(good.points[0], runs=[*[stalled] * stalls, *good.points[0].runs])
+        verdict = judge(dataclasses.replace(good, points=[point, good.points[1]]), BASELINE, POLICY)
+        assert verdict.outcome == outcome
+
     def test_faster_with_fewer_accepted_tokens_is_told(self) -> None:
         verdict = judge(make_result(runs=7, seed=3, length=0.8, speed=1.08), BASELINE, POLICY)
         assert any("faster although fewer tokens are accepted" in note for note in verdict.notes)

@@ -277,14 +277,18 @@ def in_use(files: list[Path]) -> set[Path]:
             for link in (process / "fd").iterdir():
                 # Gone by now is closed by now.
                 with contextlib.suppress(FileNotFoundError):
-                    status = link.stat()
-                    used.update(filter(None, [by_inode.get((status.st_dev, status.st_ino))]))
+                    used |= _opened(link, files)
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError:
             if process.name != "1" and may_hold(process, owners):
                 return set(files)
     return used
+
+
+def _opened(link: Path, files: list[Path]) -> set[Path]:
+    """Those of the files that a link in /proc/PID/fd may mean, by the name alone: to ask a dead network drive hangs."""
+    return {file for file in files if file.name == Path(str(link.readlink())).name}
 
 
 def _mapped(line: str, by_name: dict[str, Path], by_inode: dict[tuple[int, int], Path]) -> Path | None:
