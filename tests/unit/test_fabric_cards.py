@@ -167,7 +167,8 @@ def test_a_card_that_asks_for_a_reset_is_spoken_of_once(
     query = replace(
         cards(facts), gpus=(*cards(facts).gpus[:5], replace(broken, index=5), *cards(facts).gpus[6:])
     )
-    found = said(judge(replace(facts, query=query)))
+    capability = ["12.0"] * 5 + ["[GPU requires reset]"] + ["12.0"] * 2
+    found = said(judge(replace(facts, query=query, compute_capability=capability)))
     assert list(found) == ["recovery"]
     assert "the driver asks for 'Reset' on GPU 5" in found["recovery"]
     assert whole.uuid
@@ -225,6 +226,25 @@ def test_a_figure_that_is_not_known_is_not_0(
     assert not any(check.status == "fail" for check in found)
     assert set(said(found)) <= {"gpu_memory"}
     assert not any(" x0 " in check.found or "gen0" in check.found for check in found)
+
+
+@pytest.mark.parametrize(
+    ("capability", "severity"),
+    [
+        (["12.0"] * 7 + ["[N/A]"], "warn"),
+        (["12.0"] * 7 + [""], "warn"),
+        (["12.0"] * 7 + ["9.0"], "fail"),
+        (["[N/A]"] * 8, "fail"),
+        ([], "fail"),
+    ],
+)
+def test_a_compute_capability_that_is_not_known_is_no_pass(
+    good: collect.Facts, capability: list[str], severity: str
+) -> None:
+    found = said(judge(replace(good, compute_capability=capability)))
+    assert list(found) == ["compute_capability"]
+    assert found["compute_capability"].startswith(severity)
+    assert "[" not in found["compute_capability"]
 
 
 @pytest.mark.parametrize("rc", [0, 14])

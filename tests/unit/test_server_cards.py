@@ -131,7 +131,7 @@ def test_a_server_is_not_stopped_where_the_driver_would_let_none_start(tmp_path:
     reason = "Driver/library version mismatch"
     said, rendered = run_play(tmp_path, {"fail": f"Failed to initialize NVML: {reason}"})
     assert not rendered
-    assert "No server was stopped on localhost, as none could start there afterwards" in said
+    assert "No server can start on localhost now, so none is stopped for it" in said
     assert reason in said
 
 

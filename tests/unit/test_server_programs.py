@@ -621,6 +621,15 @@ def test_cards_that_are_not_those_of_the_deployment(
     assert prepare.not_ready(free_port(), 2, prepare.Wanted(2, *wanted)).startswith(reason)
 
 
+@pytest.mark.parametrize("name", ["[Unknown Error]", "[GPU requires reset]", "ERR!"])
+def test_a_card_that_does_not_tell_its_name_is_not_ready(
+    prepare: ModuleType, tmp_path: Path, name: str
+) -> None:
+    put_cards(tmp_path, rows("2", "2", first=name))
+    reason = prepare.not_ready(free_port(), 2, prepare.Wanted(2, "0,1", (PRO,)))
+    assert reason == f"GPU 0 is not ready: its name is {name}"
+
+
 def run_prepare(
     programs: Path, folder: Path, *words: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:

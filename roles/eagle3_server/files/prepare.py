@@ -176,12 +176,14 @@ def choose(cards: list[Card], wanted: Wanted) -> tuple[list[Card], str]:
 
 
 def changed(cards: list[Card], wanted: Wanted) -> str:
-    """Which of the cards is not what the deployment was made for; empty if all are, or cannot tell."""
+    """Which of the cards is not what the deployment was made for, or does not tell; empty if all are."""
     for card in cards:
         for field, value, right in (("name", card.name, wanted.names), ("uuid", card.uuid, wanted.uuids)):
+            if right and (not value or _NO_VALUE.fullmatch(value)):
+                return f"GPU {card.index} is not ready: its {field} is {value or 'not told'}"
             if right and value not in right:
                 return (
-                    f"the {field} of GPU {card.index} is {value or 'not known'}, and the deployment was made for "
+                    f"the {field} of GPU {card.index} is {value}, and the deployment was made for "
                     f"{', '.join(right)}: cards were added or changed. Run site.yml, which chooses them anew"
                 )
     return ""

@@ -7,6 +7,7 @@ slow host still serves and an operator may know why it is so. The sources of the
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -246,16 +247,7 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "cards of one kind",
             "All cards wait for the slowest at every layer: use cards of one kind",
         )
-    wrong = [value for value in facts.compute_capability if value != wanted.compute_capability]
-    yield row(
-        "compute_capability",
-        "Compute capability",
-        bool(wrong) or not facts.compute_capability,
-        each(facts.compute_capability) or "not known",
-        wanted.compute_capability,
-        "The kernels and patches of this project are made for SM120: use a host with such cards",
-        severity=FAIL,
-    )
+    yield _capability(facts, wanted, gpus)
     small = [
         gpu for gpu in gpus if gpu.memory_mib is not None and gpu.memory_mib < wanted.gpu_memory_gib * 1024
     ]
@@ -303,6 +295,29 @@ def _cards(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Ch
             "Default",
             "Run nvidia-smi -c DEFAULT",
         )
+
+
+def _capability(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Check:
+    """Whether the kernels of this project run on the cards. A card that asks for a reset does not tell."""
+    told = [value if re.fullmatch(r"[0-9]+\.[0-9]+", value) else "" for value in facts.compute_capability]
+    known = [value for value in told if value]
+    wrong = any(value != wanted.compute_capability for value in known) or not known
+    silent = [gpu for gpu, value in zip(gpus, told) if not value and not gpu.asks_for_recovery]
+    if silent and not wrong:
+        remedy = (
+            f"See nvidia-smi --query-gpu=compute_cap --format=csv -i {','.join(str(g.index) for g in silent)}"
+        )
+    else:
+        remedy = "The kernels and patches of this project are made for SM120: use a host with such cards"
+    return row(
+        "compute_capability",
+        "Compute capability",
+        wrong or bool(silent),
+        each(value or "not known" for value in told) or "not known",
+        wanted.compute_capability,
+        remedy,
+        severity=FAIL if wrong else WARN,
+    )
 
 
 def _health(facts: Facts, wanted: Wanted, gpus: Sequence[smi.Gpu]) -> Iterable[Check]:
