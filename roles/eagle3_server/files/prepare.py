@@ -93,6 +93,7 @@ def ask(*command: str) -> tuple[int, list[str], str]:
             command,
             capture_output=True,
             text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=30,
             env={**os.environ, "LC_ALL": "C"},

@@ -29,7 +29,7 @@ PATTERN = 0x5A
 
 
 def say(folder: Path, rank: int, stage: str) -> None:
-    (folder / f"stage{rank}").write_text(stage)
+    (folder / f"stage{rank}").write_text(stage, encoding="utf-8")
 
 
 # --- a rank ---
@@ -41,7 +41,7 @@ class Runtime:
     def __init__(self) -> None:
         loaded = {
             line.split()[-1]
-            for line in Path("/proc/self/maps").read_text().splitlines()
+            for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
             if "libcudart" in line
         }
         self.library = ctypes.CDLL(loaded.pop() if loaded else "libcudart.so")
@@ -124,7 +124,7 @@ def run_rank(rank: int, world: int, backend: str, folder: Path) -> None:
         if not bool((tensor == wanted).all()):
             raise RuntimeError(f"allreduce of {size} bytes gave {tensor[0].item()} instead of {wanted}")
         result["allreduce"][size] = round(statistics.median(times[WARM_UP:]), 1)
-    (folder / f"result{rank}").write_text(json.dumps(result))
+    (folder / f"result{rank}").write_text(json.dumps(result), encoding="utf-8")
     say(folder, rank, "done")
     distributed.destroy_process_group()
 
@@ -189,7 +189,7 @@ def ended(process: subprocess.Popen) -> bool:
 
 
 def read(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def main() -> None:
