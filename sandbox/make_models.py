@@ -349,7 +349,7 @@ def as_bfloat16(tensor: np.ndarray) -> bytes:
 
 def write_json(data: dict[str, Any], path: Path) -> None:
     """Write ``data`` so that the same data is the same bytes."""
-    path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
@@ -384,7 +384,7 @@ def main() -> None:
     for folder in (target, draft):
         folder.mkdir(parents=True, exist_ok=True)
 
-    tokenizer = train_tokenizer([path.read_text() for path in sorted(arguments.corpus)])
+    tokenizer = train_tokenizer([path.read_text(encoding="utf-8") for path in sorted(arguments.corpus)])
     sentence, call = tokenizer.encode(SENTENCE).ids, tokenizer.encode(TOOL_CALL).ids
     said = [*sentence, *call]
     if len(set(said)) != len(said):

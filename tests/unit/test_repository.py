@@ -233,3 +233,64 @@ def test_requirements_are_pinned_and_hashed_for_the_declared_names() -> None:
         pinned = re.findall(r"^([a-z0-9.-]+)==", lock.read_text(), re.MULTILINE)
         assert entries == pinned
         assert {name.lower() for name in declared} <= set(pinned)
+
+
+# How many positional arguments say the encoding: read_text(encoding), write_text(text, encoding).
+_TEXT_CALLS = {"read_text": 1, "write_text": 2}
+
+
+def _lacks_encoding(call: ast.Call) -> bool:
+    """Whether a call reads or writes text in the encoding that the machine happens to have."""
+    name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+    if any(keyword.arg in ("encoding", None) for keyword in call.keywords):
+        return False
+    if name in _TEXT_CALLS:
+        return len(call.args) < _TEXT_CALLS[name]
+    if name not in ("open", "fdopen"):
+        return False
+    owner = getattr(getattr(call.func, "value", None), "id", "")
+    if owner in ("webbrowser", "direct") or (name == "open" and owner == "os"):
+        return False
+    at = 0 if isinstance(call.func, ast.Attribute) and owner not in ("os", "io", "gzip", "bz2") else 1
+    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"] + call.args[at : at + 1]
+    mode = modes[0] if modes else ast.Constant("r")
+    # What is no mode, as in urllib's opener.open(request), is no file either.
+    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and set(mode.value) <= set("rwax+t")
+
+
+@pytest.mark.parametrize(
+    ("code", "lacks"),
+    [
+        ("p.read_text()", True),
+        ("p.read_text('utf-8')", False),
+        ("p.read_text(encoding='utf-8')", False),
+        ("p.write_text(text)", True),
+        ("p.write_text(text, 'utf-8')", False),
+        ("open(p)", True),
+        ("open(p, 'w')", True),
+        ("open(p, mode='a')", True),
+        ("open(p, 'rb')", False),
+        ("p.open()", True),
+        ("p.open('r+b', buffering=0)", False),
+        ("os.fdopen(handle, 'w')", True),
+        ("os.fdopen(handle, 'wb')", False),
+        ("os.open(p, flags)", False),
+        ("opener.open(request)", False),
+    ],
+)
+def test_a_call_that_names_no_encoding_is_found(code: str, lacks: bool) -> None:
+    call = ast.parse(code, mode="eval").body
+    assert isinstance(call, ast.Call)
+    assert _lacks_encoding(call) is lacks
+
+
+def test_every_file_of_text_names_its_encoding() -> None:
+    folders = ("plugins", "roles", "blackwell_cli", "sandbox", "scripts")
+    found = [
+        f"{file.relative_to(ROOT)}:{call.lineno}"
+        for folder in folders
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and _lacks_encoding(call)
+    ]
+    assert found == []
