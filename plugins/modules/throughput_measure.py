@@ -217,17 +217,19 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
 from ansible.module_utils.blackwell.throughput.measure import store, take
+from ansible.module_utils.blackwell.throughput.result import Result
+
+_LOAD = {
+    "output_tokens": {"type": "int", "default": 512},
+    "requests_least": {"type": "int", "default": 16},
+    "requests_per_slot": {"type": "int", "default": 4},
+    "long_requests_per_slot": {"type": "int", "default": 4},
+    "chat_template": {"type": "bool", "default": True},
+    "seed": {"type": "int", "default": 1},
+}
 
 
 def main() -> None:
-    load = {
-        "output_tokens": {"type": "int", "default": 512},
-        "requests_least": {"type": "int", "default": 16},
-        "requests_per_slot": {"type": "int", "default": 4},
-        "long_requests_per_slot": {"type": "int", "default": 4},
-        "chat_template": {"type": "bool", "default": True},
-        "seed": {"type": "int", "default": 1},
-    }
     module = AnsibleModule(
         argument_spec={
             "config": {"type": "path", "required": True},
@@ -244,7 +246,7 @@ def main() -> None:
             "reuse": {"type": "bool", "default": True},
             "concurrency": {"type": "list", "elements": "int", "default": [1, 8]},
             "long_concurrency": {"type": "list", "elements": "int", "default": [1]},
-            "load": {"type": "dict", "options": load, "apply_defaults": True},
+            "load": {"type": "dict", "options": _LOAD, "apply_defaults": True},
             "disturbed_limit": {"type": "int", "default": 5},
             "run_timeout": {"type": "float", "default": 1800.0},
             "idle_timeout": {"type": "float", "default": 120.0},
@@ -272,24 +274,27 @@ def main() -> None:
             client_changed=taken.client_changed,
             msg="it would be measured",
         )
-    path = module.params["accepted"]
-    if taken.measured:
-        try:
-            path = store(taken.result, Path(module.params["results"]))
-        except OSError as error:
-            # Nobody should lose what took an hour.
-            module.fail_json(
-                msg=f"It was measured, and the result could not be kept: {error}",
-                result=taken.result.to_json(),
-            )
+    path = _store(module, taken.result) if taken.measured else module.params["accepted"]
     module.exit_json(
         changed=taken.measured,
         measured=taken.measured,
         client_changed=taken.client_changed,
-        path=str(path),
+        path=path,
         result=taken.result.to_json(),
         baseline=taken.baseline.to_json() if taken.baseline else None,
     )
+
+
+def _store(module: AnsibleModule, result: Result) -> str:
+    try:
+        return str(store(result, Path(module.params["results"])))
+    except OSError as error:
+        # Nobody should lose what took an hour.
+        module.fail_json(
+            msg=f"It was measured, and the result could not be kept: {error}",
+            result=result.to_json(),
+        )
+        raise
 
 
 if __name__ == "__main__":
