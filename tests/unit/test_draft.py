@@ -588,6 +588,8 @@ def test_a_later_release_takes_latent_attention_and_more_layers(pair: Pair) -> N
     pair.draft.update(architectures=["Eagle3DeepseekV2ForCausalLM"], kv_lora_rank=512)
     pair.draft["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 15, 29, 57]
     pair.arguments["speculative_draft_attention_backend"] = "trtllm_mla"
+    # Its tensors have a test of their own.
+    pair.tensors.clear()
     assert pair.errors() == []
 
 
