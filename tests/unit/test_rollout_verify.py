@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blackwell import receipt
+from blackwell.readiness import UNIT_PROPERTIES
 
 PLAY = """
 - hosts: all
@@ -21,9 +22,10 @@ PLAY = """
 """
 RELEASE = {"id": "0.5.9-aaaaaaaaaaaa", "sglang_version": "0.5.9", "engine": "cpu", "digests": {}}
 SHOWN = {
-    **dict.fromkeys(("ActiveState", "InvocationID", "FragmentPath"), ""),
-    "MainPID": "0",
-    "NRestarts": "0",
+    **dict.fromkeys(UNIT_PROPERTIES, ""),
+    **dict.fromkeys(
+        ("MainPID", "NRestarts", "ActiveEnterTimestampMonotonic", "ExecMainCode", "ExecMainStatus"), "0"
+    ),
 }
 
 
