@@ -150,7 +150,7 @@ class Records:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep others away: several hosts of a batch are taken out at once, and each counts the rest."""
-        with (self.hosts_file.parent / ".lock").open("w") as lock:
+        with (self.hosts_file.parent / ".lock").open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

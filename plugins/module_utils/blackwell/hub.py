@@ -198,7 +198,7 @@ class Fetch:
         # A file that root alone reads, because properties of a unit and arguments are for everybody.
         handle, name = tempfile.mkstemp(dir=_UNIT_DIRECTORY, prefix="sglang-fetch-")
         try:
-            with os.fdopen(handle, "w") as out:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
                 out.write(render_environment(self._environment()))
             subprocess.run(
                 [

@@ -134,13 +134,13 @@ def unreadable(folder: Path, files: Iterable[str], user: str) -> list[str]:
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
             closed = [name for name in files if not os.access(folder / name, os.R_OK)]
-            with os.fdopen(question, "w") as out:
+            with os.fdopen(question, "w", encoding="utf-8") as out:
                 out.write("\0".join(closed))
             os._exit(0)
         finally:
             os._exit(1)
     os.close(question)
-    with os.fdopen(answer) as source:
+    with os.fdopen(answer, encoding="utf-8") as source:
         text = source.read()
     if os.waitpid(child, 0)[1]:
         raise OSError(f"cannot become the user {user}")
