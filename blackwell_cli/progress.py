@@ -64,7 +64,7 @@ class Board:
             turn.task = data.get("task", "")
             result = data.get("res") or {}
             said = _PHASE.match(str(result.get("msg", ""))) if event["event"] == "runner_on_ok" else None
-            if said and said["host"] == host and data.get("task") == "Say which phase it is":
+            if said and said["host"] == host and data.get("task") == "Report the phase":
                 self._enter(turn, said["phase"], now)
             if event["event"] in ("runner_on_failed", "runner_on_unreachable") and not data.get(
                 "ignore_errors"

@@ -77,7 +77,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Check that the server says sensible things
+- name: Ask the questions of the canary
   correctness_canary:
     config: /etc/sglang/0.5.9-0123456789ab-01234567/eagle3.yaml
     questions:

@@ -39,7 +39,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Hold the drafter against the target
+- name: Check the contract of the drafter
   draft_contract:
     arguments: "{{ eagle3_server_profiles.eagle3.arguments }}"
     environment: "{{ eagle3_server_profiles.eagle3.environment }}"

@@ -39,7 +39,7 @@ author: Blackwell SGLang
 """
 
 EXAMPLES = r"""
-- name: Refuse variables that no role knows
+- name: Refuse unknown variables
   known_variables:
     roles: "{{ role_path }}/.."
     playbooks: "{{ playbook_dir }}"

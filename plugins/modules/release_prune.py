@@ -1,11 +1,11 @@
 #!/usr/bin/python
-"""Remove releases that nothing needs any more."""
+"""Prune unused releases."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: release_prune
-short_description: Remove releases that nothing needs any more
+short_description: Prune unused releases
 description:
   - Removes releases that are neither current nor planned, that no unit names and no process uses, except the most
     recently sealed ones.

@@ -1,14 +1,14 @@
 #!/usr/bin/python
 # Copyright the Blackwell SGLang contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the profile that serves on a host."""
+"""Choose the serving profile on a host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: throughput_choice
-short_description: Choose the profile that serves on a host, or read which one was chosen
+short_description: Choose the serving profile on a host, or read which one was chosen
 description:
   - Given what was measured of both profiles, chooses the one that is faster over all points, each with its weight, and
     keeps the choice on the host; a tie goes to C(baseline). What that gives up is said. A profile that

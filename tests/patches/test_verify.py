@@ -54,7 +54,7 @@ def host(tmp_path: Path) -> Host:
 def test_what_is_as_it_was_left_goes_on_to_the_receipt(host: Host) -> None:
     found = host.verify()
     assert "No rollout was accepted on this host" in found
-    assert "Refuse patches that drifted" in found
+    assert "Refuse drifted patches" in found
     assert str(host.packages) not in found
 
 

@@ -192,7 +192,7 @@ def test_the_tool_lists_and_explains(folder: Path, repository: Path) -> None:
 
 
 def said(host: str, phase: str) -> dict[str, Any]:
-    data = {"host": host, "task": "Say which phase it is", "res": {"msg": f"{host}: {phase}, usually 12 s"}}
+    data = {"host": host, "task": "Report the phase", "res": {"msg": f"{host}: {phase}, usually 12 s"}}
     return {"event": "runner_on_ok", "event_data": data}
 
 

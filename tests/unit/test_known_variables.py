@@ -17,7 +17,7 @@ PLAY = """
   gather_facts: false
   any_errors_fatal: true
   tasks:
-    - name: Refuse variables that no role knows
+    - name: Refuse unknown variables
       ansible.builtin.import_role:
         name: preflight
         tasks_from: variables

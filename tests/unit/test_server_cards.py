@@ -31,7 +31,7 @@ PLAY = """
         name: preflight
         tasks_from: look
         public: true
-    - name: Ask whether a server can start
+    - name: Check the conditions of a start
       ansible.builtin.include_role:
         name: eagle3_server
         tasks_from: can_start
