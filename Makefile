@@ -90,6 +90,19 @@ rollout-demo: .venv/ready sandbox-tools sandbox-models sandbox-bundle ## Watch S
 outage: .venv/ready sandbox-tools sandbox-bundle ## Measure for how long a rollout leaves a host without an answer, against a bare restart
 	PYTHONPATH=plugins/module_utils python -m benchmarks.outage
 
+# The interpreter that has PyTorch for the machine's GPUs, what SGLang lacks beside it, and where results go.
+GPU_PYTHON ?= /usr/bin/python3
+GPU_PACKAGES ?= .cache/gpu-tests/packages.tar.xz
+GPU_RESULTS ?= benchmarks/gpu/$(shell date -u +%Y-%m-%d)
+
+.PHONY: gpu-packages
+gpu-packages: .venv/ready ## Gather what the tests on GPUs need, to be brought to a machine without a network
+	python -m tests.gpu.carry $(dir $(GPU_PACKAGES))
+
+.PHONY: gpu-tests
+gpu-tests: ## Try patches, roles and playbooks on the GPUs of this machine (as root; docs/gpu-tests.md)
+	$(GPU_PYTHON) -m tests.gpu --packages $(GPU_PACKAGES) --results $(GPU_RESULTS)
+
 .PHONY: requirements
 requirements: .venv/ready ## Pin and hash the controller's requirements anew, at their newest versions
 	for version in 3.11 3.12; do \
