@@ -15,8 +15,7 @@ from typing import Any
 
 from blackwell.throughput.prompts import load
 
-from .models import PROMPTS
-from .rig import Rig
+from .rig import PROMPTS, Rig
 from .rollout import ADMIN_KEY, KEY, URL, Host
 from .runner import Failed
 from .servers import ask

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from . import judged
-from .rig import Play, Rig, image, patch_default, patch_ids, query
+from .rig import HOST_PYTHON, Play, Rig, image, patch_default, patch_ids, query
 from .runner import Failed, NotRun
 from .servers import SPEC_V1, SPEC_V2, Server, ask, read_json, speculative
 
@@ -158,6 +158,7 @@ def patch(
     }
     rig.make_tree(tree)
     given = {
+        "ansible_python_interpreter": HOST_PYTHON,
         "sglang_python": str(rig.tree(tree)),
         "patch_mode": mode,
         "patch_reports": str(rig.logs / f"patches-{tree}"),
@@ -225,9 +226,11 @@ def accept_lengths(rig: Rig) -> dict[str, Any]:
             }
             samples[title] = seen
             rows.append({"server": title, **row_of(seen)})
+            # What was seen stays, whatever becomes of the next one.
+            (rig.logs / "accept-lengths.json").write_text(json.dumps(samples), encoding="utf-8")
             # An idle scheduler takes a core, which the next one may need.
             server.stop(0)
-    (rig.logs / "accept-lengths.json").write_text(json.dumps(samples), encoding="utf-8")
+    compare_texts(rows, samples)
     figures: dict[str, Any] = {
         "accept length, and tok/s of all requests together": rows,
         "prompts": len(prompts),
@@ -245,6 +248,15 @@ def accept_lengths(rig: Rig) -> dict[str, Any]:
     if max(abs(figures[f"v2 with all patches against {title}"]) for title in references) > NOISE:
         raise Failed("v2 with all patches accepts otherwise than without graphs, or than v1", figures)
     return figures
+
+
+def compare_texts(rows: Sequence[dict[str, Any]], samples: Mapping[str, Any]) -> None:
+    """Add to each row how many answers are those without speculation, to the token."""
+    plain = samples.get("no speculation")
+    for row in rows:
+        if plain and row["server"] in samples:
+            pairs = zip(samples[row["server"]][1][0]["outputs"], plain[1][0]["outputs"])
+            row["same text at 1"] = sum(one == other for one, other in pairs)
 
 
 def middle(samples: Sequence[Mapping[str, Any]], figure: str) -> float | None:
@@ -340,6 +352,7 @@ def long_contexts(rig: Rig) -> dict[str, Any]:
             for length in LENGTHS:
                 row[f"{length}, ms a step"] = step_time(server, text[:length])
             rows.append(row)
+            (rig.logs / "long-contexts.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
             if title in ("EAGLE-3, 8 KV splits", "no speculation, 8 KV splits"):
                 for length in (LENGTHS[0], LENGTHS[-2]):
                     kernels += [

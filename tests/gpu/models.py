@@ -23,9 +23,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.gpu import sizes
+from tests.gpu.rig import PROMPTS
 
-ROOT = Path(__file__).resolve().parents[2]
-PROMPTS = ROOT / "roles" / "throughput_check" / "files" / "prompts" / "prompts.jsonl"
 SPECIAL_TOKENS = [
     "<|endoftext|>",
     "<|im_end|>",

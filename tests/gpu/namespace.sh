@@ -70,6 +70,7 @@ case $what in
     fi
     own=$cgroup/sglang-gpu-tests-$$
     mkdir -p "$own"
+    echo "$own" >"$folder/own"
     setsid bash -c 'echo $$ >"$1/cgroup.procs"; echo $$ >"$2/outer"; shift 2
       exec unshare --pid --mount --cgroup --uts --fork --kill-child --mount-proc "$@"' \
       - "$own" "$folder" "$0" inside "$folder" "$@" >"$folder/log" 2>&1 </dev/null &
@@ -88,7 +89,11 @@ case $what in
   enter) exec nsenter --target "$(cat "$folder/pid")" --pid --mount --cgroup --uts -- "$@" ;;
   stop)
     # The end of process 1 is the end of all processes of the namespace.
-    if [ -s "$folder/pid" ]; then kill -9 "$(cat "$folder/pid")" && rm "$folder/pid"; fi
+    if [ -s "$folder/pid" ]; then
+      kill -9 "$(cat "$folder/pid")" && rm "$folder/pid"
+      sleep 1
+      find "$(cat "$folder/own")" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    fi
     ;;
   *)
     echo "usage: $0 start FOLDER [--throwaway] | enter FOLDER COMMAND... | stop FOLDER" >&2
