@@ -33,7 +33,7 @@ def main() -> int:
     if given.watch is not None:
         return watch(given.results, given.watch)
     if given.detach:
-        return detach(given.results)
+        return detach(given)
     if given.list:
         for step in all_steps(given):
             print(f"{step.name:18} {step.title}")
@@ -137,8 +137,9 @@ def pack(folder: Path, archive: Path, most: int = 400_000) -> None:
     draft.replace(archive)
 
 
-def detach(results: Path) -> int:
+def detach(given: argparse.Namespace) -> int:
     """Start the same command in the background, from a copy of the project that nothing else writes to."""
+    results = given.results
     results.mkdir(parents=True, exist_ok=True)
     copy = results / "project"
     if not copy.exists():
@@ -147,6 +148,9 @@ def detach(results: Path) -> int:
         )
         shutil.copytree(ROOT, copy, symlinks=True, ignore=ignore)
     words = [word for word in sys.argv[1:] if word != "--detach"]
+    # The copy is another working directory.
+    for name in ("results", "work", "packages"):
+        words += [f"--{name}", str(getattr(given, name))]
     with (results / "log.txt").open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "tests.gpu", *words],

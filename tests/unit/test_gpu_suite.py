@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -172,6 +173,20 @@ def test_an_unknown_step_is_refused_with_those_that_there_are(
     arguments = command.arguments(["--results", str(tmp_path), "--steps", "accept-lenght"])
     assert command.run(arguments) == 2
     assert "accept-length" in capsys.readouterr().err
+
+
+def test_a_run_in_the_background_takes_relative_paths_and_can_be_watched(tmp_path: Path) -> None:
+    suite = [sys.executable, "-m", "tests.gpu", "--results", str(tmp_path / "results")]
+    # A name that is refused ends the run at once.
+    given = ["--packages", "packages", "--steps", "none"]
+    copy = tmp_path / "project"
+    for name in ("tests/gpu", "plugins/module_utils", "files/patches", "roles/throughput_check"):
+        shutil.copytree(ROOT / name, copy / name)
+    begun = subprocess.run([*suite, *given, "--detach"], cwd=copy, capture_output=True, text=True, check=True)
+    assert "runs" in begun.stdout
+    watched = subprocess.run([*suite, "--watch", "60"], cwd=copy, capture_output=True, text=True, check=True)
+    assert "There is no step none" in watched.stdout
+    assert "The run has ended." in watched.stdout
 
 
 def test_a_folder_that_a_namespace_hides_is_refused(tmp_path: Path) -> None:
