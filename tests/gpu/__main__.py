@@ -108,7 +108,7 @@ def run(given: argparse.Namespace) -> int:
     record = Record.read(place) if place.exists() else Record(place, rig.describe(own))
 
     def keep() -> None:
-        record.about = {**record.about, **{k: v for k, v in rig.describe(own).items() if k != "date"}}
+        record.about |= rig.versions(own)
         record.write()
         (given.results / "results.md").write_text(page.write(record), encoding="utf-8")
         pack(own.logs, given.results / "logs.tar.gz")

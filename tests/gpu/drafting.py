@@ -303,7 +303,7 @@ def judge(rig: Rig) -> dict[str, Any]:
     without = judged.verdict(samples["v2, without the drafting patches"])
     whole = judged.verdict(samples["v2, all patches"])
     figures = {"without the drafting patches": without.headline, "all patches": whole.headline}
-    named = [culprit for culprit in without.culprits if "draft" in culprit.name]
+    named = [culprit for culprit in without.culprits if "more requests" in culprit.name]
     if without.outcome != "fail" or not named:
         raise Failed("the judge does not fail a drafter that guesses worse with more requests", figures)
     if whole.outcome != "pass":

@@ -82,7 +82,8 @@ def make(folder: Path, sources: list[Path], size: sizes.Size) -> None:
     by_heart = documents(standard, prose(texts.values()))
     dump(folder / "documents.json", [tokenizer.encode(text).ids for text in by_heart])
     held_out = [tokenizer.encode(texts[path]).ids for path in sources if is_held_out(path)]
-    dump(folder / "prompts.json", [ids[100:260] for ids in held_out if len(ids) > 400][:32])
+    places = [(ids, first) for first in (100, 1100) for ids in held_out if len(ids) > first + 300]
+    dump(folder / "prompts.json", [ids[first : first + 160] for ids, first in places][:32])
     dump(folder / "long.json", [token for ids in held_out for token in ids][: 2 * size.window])
 
 

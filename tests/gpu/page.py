@@ -16,7 +16,6 @@ _ABOUT = {
     "sglang": "SGLang",
     "kernels": "Kernels",
     "flashinfer": "FlashInfer",
-    "systemd": "systemd",
     "project": "Project",
 }
 

@@ -244,11 +244,17 @@ def describe(rig: Rig) -> dict[str, Any]:
     answer = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     if answer.returncode == 0:
         about["torch"], about["cuda"] = answer.stdout.split()
+    about["project"] = f"sources {digest(rig.project)}"
+    return about
+
+
+def versions(rig: Rig) -> dict[str, str]:
+    """What was unpacked."""
+    about = {}
     for key, name in (("sglang", "sglang"), ("kernels", "sgl*kernel"), ("flashinfer", "flashinfer_python")):
         found = sorted(rig.site.glob(f"{name}-*.dist-info"))
         if found:
             about[key] = found[0].name.removesuffix(".dist-info")
-    about["project"] = f"sources {digest(rig.project)}"
     return about
 
 

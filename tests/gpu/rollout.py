@@ -184,7 +184,7 @@ def settings(rig: Rig) -> dict[str, Any]:
         "eagle3_server_prepare_timeout": 30,
         "eagle3_server_poll_interval": 1,
         "eagle3_server_drain_timeout": 60,
-        "eagle3_server_silence_limit": 30,
+        "eagle3_server_silence_limit": 60,
         "rollout_refuse_connections": False,
         "rollout_receipts": str(rig.work / "state" / "receipts"),
         "rollout_controller_receipts": str(rig.work / "reports" / "receipts"),
