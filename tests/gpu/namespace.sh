@@ -57,7 +57,13 @@ inside() {
 
 first() { # The namespace's process 1, as this machine numbers it.
   local outer
-  outer=$(cat "$folder/outer") && cat "/proc/$outer/task/$outer/children" | tr -d ' '
+  outer=$(cat "$folder/outer")
+  # Not every kernel lists children.
+  if [ -r "/proc/$outer/task/$outer/children" ]; then
+    tr -d ' ' <"/proc/$outer/task/$outer/children"
+  else
+    pgrep --parent "$outer"
+  fi
 }
 
 case $what in
