@@ -162,6 +162,8 @@ def patch(
         "sglang_python": str(rig.tree(tree)),
         "patch_mode": mode,
         "patch_reports": str(rig.logs / f"patches-{tree}"),
+        # The inventory check refuses spec v2 without its patches, and nothing is deployed here.
+        "eagle3_server_enable_spec_v2": not left_out,
         **enabled,
     }
     arguments = ["--inventory", "localhost,", "--connection", "local", "--extra-vars", json.dumps(given)]

@@ -80,9 +80,7 @@ class Rig:
             draft.mkdir(parents=True)
             subprocess.run(["tar", "--extract", "--file", self.packages, "--directory", draft], check=True)
             # The service may not write byte code, and its imports would take twice as long without.
-            subprocess.run(
-                [sys.executable, "-m", "compileall", "-q", "-j", "0", draft], stdout=subprocess.DEVNULL
-            )
+            subprocess.run([sys.executable, "-W", "ignore", "-m", "compileall", "-q", "-j", "0", draft])
             draft.rename(self.site)
         environment(self.work / "controller", [self.site, image()])
         return {"packages": len(list(self.site.glob("*.dist-info")))}

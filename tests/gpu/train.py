@@ -158,7 +158,7 @@ def train_target(folder: Path, data: Data, seconds: float, size: sizes.Size) -> 
     for name, value in model.state_dict().items():
         if name.endswith("e_score_correction_bias"):
             weights[f"language_model.{name}"] = value.float().cpu()
-    save_file(weights, folder / "kimi" / "model.safetensors", metadata={"format": "pt"})
+    save_weights(weights, folder / "kimi")
     model = model.to(torch.bfloat16).eval()
     for module in model.modules():
         if hasattr(module, "e_score_correction_bias"):
@@ -283,9 +283,14 @@ def train_drafter(folder: Path, target: Any, data: Data, seconds: float, size: s
         f"drafter: {step} steps, loss {loss.item():.3f}, right {[round(float(each), 3) for each in right]}",
         flush=True,
     )
-    save_file(
-        named(drafter, frequent, size), folder / "eagle3" / "model.safetensors", metadata={"format": "pt"}
-    )
+    save_weights(named(drafter, frequent, size), folder / "eagle3")
+
+
+def save_weights(weights: dict[str, Tensor], folder: Path) -> None:
+    """Write a checkpoint that the service's user can read, whatever the umask is."""
+    file = folder / "model.safetensors"
+    save_file(weights, file, metadata={"format": "pt"})
+    file.chmod(0o644)
 
 
 def draft_loss(
