@@ -59,10 +59,15 @@ test: lint unit patch-tests-quick ## Run lint, unit tests, the patches on two re
 .PHONY: lint
 lint: .venv/ready ## Check style and types of YAML, roles and Python
 	yamllint --strict .
+	scripts/lint-house
 	ansible-lint
 	ruff check .
 	ruff format --check .
 	mypy
+
+.PHONY: role-docs
+role-docs: .venv/ready ## Write the README of each role anew, from its argument specs
+	scripts/role-docs
 
 .PHONY: unit
 unit: .venv/ready ## Test the Python code and the repository
