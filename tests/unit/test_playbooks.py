@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -178,3 +179,45 @@ def test_a_run_on_gateways_alone_asks_for_no_server(inventory: Path) -> None:
     )
     assert "could not be checked" not in done.stdout
     assert "TASK [gateway : " in done.stdout
+
+
+def guard_of_versions() -> str:
+    """The task that refuses versions of ansible-core, about a version that the command line gives."""
+    tasks = yaml.safe_load((ROOT / "playbooks" / "check_inventory.yml").read_text(encoding="utf-8"))[0][
+        "tasks"
+    ]
+    assert tasks[0]["name"] == "Refuse an untested version of ansible-core"
+    return json.dumps(tasks[0]).replace("ansible_version", "given_version")
+
+
+@pytest.mark.parametrize(
+    ("version", "passes"),
+    [
+        ("2.18.9", False),
+        ("2.19.0", True),
+        ("2.21.3", True),
+        ("2.22.0b1", False),
+        ("3.0.0", False),
+        ("1.20.0", False),
+    ],
+)
+def test_a_version_of_ansible_that_was_not_tried_is_refused(
+    tmp_path: Path, version: str, passes: bool
+) -> None:
+    task = json.loads(guard_of_versions())
+    (tmp_path / "play.yml").write_text(
+        json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]), encoding="utf-8"
+    )
+    major, minor = (int(part) for part in version.split(".")[:2])
+    given = json.dumps({"given_version": {"major": major, "minor": minor, "full": version}})
+    done = play(str(tmp_path / "play"), "-i", "localhost,", "-c", "local", "-e", given)
+    assert (done.returncode == 0) is passes, said(done)
+    text = f"was tried with ansible-core 2.19 to 2.21; no host was touched. Found: {version}. Expected: "
+    assert (text in said(done)) is not passes
+
+
+def test_everything_that_names_versions_of_ansible_names_the_same() -> None:
+    assert "2.19 to 2.21" in (ROOT / "README.md").read_text(encoding="utf-8")
+    for role in sorted((ROOT / "roles").iterdir()):
+        meta = yaml.safe_load((role / "meta" / "main.yml").read_text(encoding="utf-8"))
+        assert meta["galaxy_info"]["min_ansible_version"] == "2.19", role.name
