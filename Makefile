@@ -59,10 +59,10 @@ test: lint unit patch-tests-quick ## Run lint, unit tests, the patches on two re
 .PHONY: lint
 lint: .venv/ready ## Check style and types of YAML, roles and Python
 	yamllint --strict .
-	scripts/lint-house
 	ansible-lint
 	ruff check .
 	ruff format --check .
+	scripts/lint-house
 	mypy
 
 .PHONY: role-docs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,15 @@ def private_reads() -> set[tuple[str, str]]:
 def test_no_place_reads_what_is_private_to_a_role() -> None:
     """Publish a fact, or add an entry point to the role; the list only gets shorter."""
     assert private_reads() == set(PRIVATE_READ)
+
+
+def test_a_new_read_of_a_private_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = {
+        "roles/rollout/tasks/new.yml": "{{ __eagle3_server_unit }} {{ __rollout_owed }}",
+        "playbooks/new.yml": "{{ hostvars.gpu.__rollout_owed }} {{ __new }}",
+    }
+    monkeypatch.setattr(sys.modules[__name__], "sources", lambda: planted)
+    assert private_reads() == {
+        ("roles/rollout/tasks/new.yml", "__eagle3_server_unit"),
+        ("playbooks/new.yml", "__rollout_owed"),
+    }
