@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,17 @@ from blackwell.patching import definition
 
 DOCUMENTATION = r"""
 name: patch_definitions
-short_description: The patches of a folder on the controller
+short_description: The patches of folders on the controller
 description:
   - Reads every C(<id>/patch.yml) of a folder with the texts that it names, checks it, and returns the
     patches as data
     for M(source_patch).
 options:
   _input:
-    description: Path of the folder on the controller.
-    type: path
+    description:
+      - Path of a folder on the controller, or the folder of each kind (V(model), V(guard)), which then counts for
+        patches of that kind alone.
+    type: raw
     required: true
 """
 
@@ -44,9 +46,11 @@ _value:
 """
 
 
-def patch_definitions(folder: str) -> list[dict[str, Any]]:
+def patch_definitions(folders: str | Mapping[str, str]) -> list[dict[str, Any]]:
     try:
-        return definition.load(Path(folder))
+        if isinstance(folders, Mapping):
+            return definition.load_by_kind({kind: Path(folder) for kind, folder in folders.items()})
+        return definition.load(Path(folders))
     except OperatorError as error:
         raise AnsibleFilterError(str(error)) from error
 

@@ -34,12 +34,18 @@ options:
     type: path
     required: true
   patches:
-    description: Folder of patches on the controller.
-    type: path
-  enabled:
-    description: Patch id to whether it is on, for those that do not follow their own default.
+    description: For each kind of patches (V(model), V(guard)) their folder on the controller.
     type: dict
     default: {}
+  enabled:
+    description: For each kind, patch id to whether it is on, for those that do not follow their own default.
+    type: dict
+    default: {}
+  summary:
+    description:
+      - Patch id to whether it is on, of all kinds. Refused if it says something else than O(enabled), which is what
+        hosts get.
+    type: dict
   engine_files:
     description: Tree on the controller that is copied into site-packages.
     type: path
@@ -65,7 +71,9 @@ EXAMPLES = r"""
     engine: cuda
     python: "3.12"
     lock: files/locks/sglang-0.5.9-cu130-py312.txt
-    patches: files/patches
+    patches:
+      model: files/patches
+      guard: files/patches
   delegate_to: localhost
   register: plan
 """
@@ -101,28 +109,32 @@ def main() -> None:
             "engine": {"type": "str", "choices": ["cuda", "cpu"], "required": True},
             "python": {"type": "str", "required": True},
             "lock": {"type": "path", "required": True},
-            "patches": {"type": "path"},
+            "patches": {"type": "dict", "default": {}},
             "enabled": {"type": "dict", "default": {}},
+            "summary": {"type": "dict"},
             "engine_files": {"type": "path"},
             "toolkit": {"type": "str", "default": "none"},
         },
         supports_check_mode=True,
     )
     given = module.params
-    folders = {key: Path(given[key]) if given[key] else None for key in ("patches", "engine_files")}
+    patches = {kind: Path(folder) for kind, folder in given["patches"].items()}
+    engine_files = Path(given["engine_files"]) if given["engine_files"] else None
     try:
         lock = release.read_lock(
             Path(given["lock"]), sglang=given["version"], engine=given["engine"], python=given["python"]
         )
+        if given["summary"]:
+            release.check_switches(patches, given["enabled"], given["summary"])
         planned = release.plan(
             root=given["root"],
             lock=lock,
-            patches=folders["patches"],
-            enabled={key: module.boolean(value) for key, value in given["enabled"].items()},
-            engine_files=folders["engine_files"],
+            patches=patches,
+            enabled=given["enabled"],
+            engine_files=engine_files,
             toolkit=given["toolkit"],
         )
-        overlay = release.overlay(folders["engine_files"])
+        overlay = release.overlay(engine_files)
     except OperatorError as error:
         module.fail_json(msg=str(error))
     # Said long before it is refused: the release may be there already, and a plan installs nothing.

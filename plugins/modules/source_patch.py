@@ -42,6 +42,11 @@ options:
       needs. With O(kind), only patches of that kind may be named.
     type: dict
     default: {}
+  enabled_by_kind:
+    description:
+      - Instead of O(enabled), the switches of each kind (V(model), V(guard)). A switch of a patch of another kind is
+        refused. All count for every kind, for a patch may need one of another kind.
+    type: dict
   ids:
     description: Only these patches; empty means all.
     type: list
@@ -172,7 +177,12 @@ from ansible.module_utils.blackwell.patching import engine, unknown
 def run(module: AnsibleModule) -> dict[str, Any]:
     params = module.params
     installation = engine.Installation(
-        params["python"], params["patches"], params["enabled"], adopt=params["adopt"], kind=params["kind"]
+        params["python"],
+        params["patches"],
+        params["enabled"],
+        adopt=params["adopt"],
+        kind=params["kind"],
+        enabled_by_kind=params["enabled_by_kind"],
     )
     if params["kind"] == "unknown":
         return unknown_text(module, installation)
@@ -231,6 +241,7 @@ def main() -> None:
                 "default": "status",
             },
             "enabled": {"type": "dict", "default": {}},
+            "enabled_by_kind": {"type": "dict"},
             "ids": {"type": "list", "elements": "str", "default": []},
             "kind": {"type": "str", "choices": ["model", "guard", "unknown"]},
             "adopt": {"type": "bool", "default": False},

@@ -140,11 +140,15 @@ def test_an_option_means_the_same_at_every_entry_point(role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_default_is_used_by_its_role(role: str) -> None:
-    """An option that nothing reads is a promise that nothing keeps."""
+    """An option that nothing reads is a promise that nothing keeps; a role that it calls may read it."""
+    calls = {
+        name for path in (ROOT / "roles" / role / "tasks").rglob("*.yml") for name, _ in role_calls(path)
+    }
     texts = {
         path: path.read_text()
+        for reader in {role, *calls}
         for folder in ("tasks", "handlers", "templates", "vars", "defaults")
-        for path in (ROOT / "roles" / role / folder).rglob("*")
+        for path in (ROOT / "roles" / reader / folder).rglob("*")
         if path.is_file()
     }
     for name in load(ROOT / "roles" / role / "defaults" / "main.yml") or {}:

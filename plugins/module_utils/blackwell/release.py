@@ -12,8 +12,8 @@ from typing import Any
 from . import lock as locks
 from .errors import OperatorError
 from .lock import Lock
-from .patching.definition import load, parse
-from .patching.engine import switches
+from .patching.definition import load_by_kind, parse
+from .patching.engine import VARIABLES, switches, switches_by_kind
 
 # What a patch's definition says to people; a better sentence makes no new release.
 _PROSE = {"title", "purpose", "references", "verified", "switch"}
@@ -63,8 +63,8 @@ def plan(
     *,
     root: str,
     lock: Lock,
-    patches: Path | None,
-    enabled: Mapping[str, bool],
+    patches: Mapping[str, Path],
+    enabled: Mapping[str, Mapping[str, Any]],
     engine_files: Path | None,
     toolkit: str,
 ) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def plan(
     Args:
         root: where releases live on the host.
         lock: what it is installed from.
-        patches: folder of patches, one folder a patch.
-        enabled: patch id to whether it is on, for those that do not follow their own default.
+        patches: for each kind of patches their folder; empty means no patches.
+        enabled: for each kind, patch id to whether it is on, for those that do not follow their own default.
         engine_files: tree that is copied into site-packages.
         toolkit: source of the CUDA toolkit.
     """
@@ -109,10 +109,39 @@ def overlay(engine_files: Path | None) -> dict[str, str]:
     return {name: path.read_text(encoding="utf-8") for name, path in _files(engine_files)}
 
 
-def _patch_digest(folder: Path | None, enabled: Mapping[str, bool]) -> str:
+def check_switches(
+    patches: Mapping[str, Path], enabled: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]
+) -> None:
+    """Refuse a summary of the switches that says something else than the switches themselves.
+
+    The roles that patch read the switches alone, so a difference would be one between a release's id and the release.
+
+    Args:
+        patches: for each kind of patches their folder.
+        enabled: the switches of each kind.
+        summary: ``sglang_stack_patches_enabled``, switches of all kinds.
+
+    Raises:
+        OperatorError: they differ, or either is wrong by itself.
+    """
+    known = [parse(raw) for raw in load_by_kind(patches)]
+    on, said = switches_by_kind(known, enabled), switches(known, summary)
+    different = [patch for patch in known if on[patch.id] != said[patch.id]]
+    if different:
+        raise OperatorError(
+            "sglang_stack_patches_enabled switches what no role would do",
+            found=", ".join(f"{one.id}: {str(said[one.id]).lower()}" for one in different),
+            expected=", ".join(f"{one.id}: {str(on[one.id]).lower()}" for one in different)
+            + ", as the variables of the roles say",
+            remedy="remove sglang_stack_patches_enabled, and set what is meant in "
+            + " and ".join(sorted({VARIABLES[one.kind] for one in different})),
+        )
+
+
+def _patch_digest(folders: Mapping[str, Path], enabled: Mapping[str, Mapping[str, Any]]) -> str:
     """Only patches that are on count."""
-    definitions = load(folder) if folder else []
-    on = switches([parse(raw) for raw in definitions], enabled)
+    definitions = load_by_kind(folders)
+    on = switches_by_kind([parse(raw) for raw in definitions], enabled)
     return _digest(
         {
             raw["id"]: json.dumps({key: raw[key] for key in raw if key not in _PROSE}, sort_keys=True)

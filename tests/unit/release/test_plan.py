@@ -45,9 +45,10 @@ def edit(patches: Path) -> None:
     definition.write_text(text.replace("eagle_aux_hidden_state_layer_ids", "other_ids"))
 
 
-def plan(patches: Path, engine: Path, **other: Any) -> dict[str, Any]:
+def plan(patches: Path | dict[str, Path], engine: Path, **other: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"root": "/opt/sglang", "lock": lock(), "enabled": {}, "toolkit": "wheels"}
-    return release.plan(**{**given, "patches": patches, "engine_files": engine, **other})
+    folders = patches if isinstance(patches, dict) else {"model": patches, "guard": patches}
+    return release.plan(**{**given, "patches": folders, "engine_files": engine, **other})
 
 
 def test_paths_follow_from_the_id(patches: Path, engine: Path) -> None:
@@ -75,7 +76,7 @@ def test_another_checkout_gives_the_same_id(tmp_path: Path, patches: Path, engin
 def test_everything_that_a_release_is_made_of_changes_its_id(patches: Path, engine: Path) -> None:
     ids = [plan(patches, engine)["id"]]
     ids.append(plan(patches, engine, toolkit="apt")["id"])
-    ids.append(plan(patches, engine, enabled={"eagle3-capture-layers": False})["id"])
+    ids.append(plan(patches, engine, enabled={"guard": {"eagle3-capture-layers": False}})["id"])
     ids.append(plan(patches, engine, lock=lock(python="3.12"))["id"])
     ids.append(
         plan(patches, engine, lock=lock(pins=(SGLANG, Pin("x", "1", "x-1-py3-none-any.whl", "b" * 64))))["id"]
@@ -88,19 +89,94 @@ def test_everything_that_a_release_is_made_of_changes_its_id(patches: Path, engi
 
 
 def test_a_switch_that_repeats_the_default_is_no_new_release(patches: Path, engine: Path) -> None:
-    enabled = {"eagle3-capture-layers": True, "kimi-k25-eagle3-delegation": True}
+    enabled = {"guard": {"eagle3-capture-layers": True}, "model": {"kimi-k25-eagle3-delegation": True}}
     assert plan(patches, engine, enabled=enabled)["id"] == plan(patches, engine)["id"]
 
 
 def test_a_switch_for_no_patch_is_refused(patches: Path, engine: Path) -> None:
     with pytest.raises(OperatorError, match="no patch eagle-3"):
-        plan(patches, engine, enabled={"eagle-3": True})
+        plan(patches, engine, enabled={"guard": {"eagle-3": True}})
+
+
+# As releases that serve were called before the roles and the plan read their patches through one function.
+DIGESTS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+    (
+        {"model": {"kimi-vl-eagle3-delegation": True}},
+        "7587974a2c1f244c67021db4040dabe9d59e223a86f21a02e132ac9906be8e33",
+    ),
+)
+
+
+@pytest.mark.parametrize(("enabled", "digest"), DIGESTS)
+def test_the_id_of_a_set_of_patches_stays_what_it_was(
+    repository: Path, enabled: dict[str, Any], digest: str
+) -> None:
+    """By the example of docs/examples, for the project's own set changes with every patch."""
+    folder = repository / "docs" / "examples" / "patches"
+    folders = {"model": folder, "guard": folder}
+    assert release._patch_digest(folders, enabled) == digest
+
+
+def test_the_id_counts_two_folders_like_one_with_both_kinds(
+    patches: Path, engine: Path, tmp_path: Path
+) -> None:
+    apart = {"model": tmp_path / "models", "guard": tmp_path / "guards"}
+    shutil.copytree(patches / "kimi-k25-eagle3-delegation", apart["model"] / "kimi-k25-eagle3-delegation")
+    shutil.copytree(patches / "eagle3-capture-layers", apart["guard"] / "eagle3-capture-layers")
+    before = plan(patches, engine)["id"]
+    assert plan(apart, engine)["id"] == before
+    edit(apart["guard"])
+    assert plan(apart, engine)["id"] != before
+
+
+def test_the_id_leaves_patches_out_that_no_role_takes_from_their_folder(
+    patches: Path, engine: Path, tmp_path: Path
+) -> None:
+    """The folder of model patches has a guard as well, and guards come from another folder."""
+    guards = tmp_path / "guards"
+    shutil.copytree(patches / "eagle3-capture-layers", guards / "eagle3-capture-layers")
+    before = plan(patches, engine)["id"]
+    edit(patches)
+    assert plan({"model": patches, "guard": guards}, engine)["id"] == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "right"),
+    [
+        ("model", "eagle3-capture-layers", "sm120_guards_enabled"),
+        ("guard", "kimi-k25-eagle3-delegation", "model_patches_enabled"),
+    ],
+)
+@pytest.mark.parametrize("value", [True, False, "no"])
+def test_the_id_never_depends_on_a_switch_that_no_role_reads(
+    patches: Path, engine: Path, kind: str, name: str, right: str, value: Any
+) -> None:
+    with pytest.raises(OperatorError) as raised:
+        plan(patches, engine, enabled={kind: {name: value}})
+    assert raised.value.remedy == f"move {name} to {right}"
+    other = {"model": "guard", "guard": "model"}[kind]
+    assert plan(patches, engine, enabled={other: {name: value}})
+
+
+def test_a_summary_of_the_switches_may_say_only_what_they_say(patches: Path) -> None:
+    folders = {"model": patches, "guard": patches}
+    off = {"eagle3-capture-layers": False}
+    release.check_switches(
+        folders, {"guard": off}, {"eagle3-capture-layers": "no", "kimi-k25-eagle3-delegation": 1}
+    )
+    with pytest.raises(OperatorError) as raised:
+        release.check_switches(folders, {}, off)
+    assert raised.value.found == "eagle3-capture-layers: false"
+    assert "set what is meant in sm120_guards_enabled" in str(raised.value)
+    # What the remedy says.
+    assert release._patch_digest(folders, {"guard": off}) != release._patch_digest(folders, {})
 
 
 def test_a_patch_that_is_off_may_change_without_a_new_release(patches: Path, engine: Path) -> None:
-    before = plan(patches, engine, enabled={"eagle3-capture-layers": False})["id"]
+    before = plan(patches, engine, enabled={"guard": {"eagle3-capture-layers": False}})["id"]
     edit(patches)
-    assert plan(patches, engine, enabled={"eagle3-capture-layers": False})["id"] == before
+    assert plan(patches, engine, enabled={"guard": {"eagle3-capture-layers": False}})["id"] == before
 
 
 @pytest.mark.parametrize(

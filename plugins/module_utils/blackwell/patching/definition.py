@@ -202,6 +202,30 @@ def load(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def load_by_kind(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """The one set of patches of an inventory: of each kind those in its folder, in the order of their ids.
+
+    The release's id, the roles that patch and the check of the inventory all read the set through this function.
+
+    Args:
+        folders: the folder of each kind; often the same one.
+
+    Raises:
+        OperatorError: as for :func:`load`, or two kinds have a patch of the same id.
+    """
+    loaded = {folder: load(folder) for folder in set(folders.values())}
+    found = [raw for kind, folder in folders.items() for raw in loaded[folder] if raw["kind"] == kind]
+    ids = [raw["id"] for raw in found]
+    if twice := sorted({name for name in ids if ids.count(name) > 1}):
+        raise OperatorError(
+            f"Two patches have the id {', '.join(twice)}",
+            found=", ".join(f"{folder} for the kind {kind}" for kind, folder in folders.items()),
+            expected="one patch of each id",
+            remedy="rename one of them, or put all patches into one folder and name that in sglang_stack_patches",
+        )
+    return sorted(found, key=lambda raw: str(raw["id"]))
+
+
 def ordered(patches: Iterable[Patch]) -> list[Patch]:
     """``patches`` such that each comes after those it needs.
 

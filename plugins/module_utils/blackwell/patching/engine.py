@@ -7,7 +7,7 @@ and that its postconditions hold.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,33 +109,8 @@ def switches(patches: Sequence[Patch], given: Mapping[str, Any], kind: str | Non
     """
     known = {patch.id: patch for patch in patches}
     given = {str(name): value for name, value in given.items()}
-    if unknown := sorted(given.keys() - known.keys()):
-        raise OperatorError(
-            f"There is no patch {', '.join(unknown)} to switch",
-            found=f"{', '.join(unknown)} in {VARIABLES.get(kind or '', 'the variable that enables patches')}",
-            expected=f"one of {', '.join(sorted(one.id for one in patches if kind in (None, one.kind)))}",
-            remedy="correct the name in the variable that enables patches",
-        )
-    if kind in VARIABLES and (others := sorted(name for name in given if known[name].kind != kind)):
-        right = VARIABLES[known[others[0]].kind]
-        raise OperatorError(
-            f"{VARIABLES[kind]} cannot switch {', '.join(others)}",
-            found=f"{', '.join(others)} in {VARIABLES[kind]}",
-            expected=f"patches of the kind {kind}: {', '.join(sorted(o.id for o in patches if o.kind == kind))}",
-            remedy=f"move {', '.join(others)} to {right}",
-        )
-    on: dict[str, bool] = {}
-    for name, value in given.items():
-        try:
-            # Nothing would count as off.
-            on[name] = is_true("nothing" if value in (None, "") else value)
-        except ValueError as error:
-            raise OperatorError(
-                "A patch is switched on or off with true or false",
-                found=f"{name}: {value!r}",
-                expected=f"{name}: true, or {name}: false",
-                remedy=f"correct {name} in {VARIABLES[known[name].kind]}",
-            ) from error
+    _check_names(given.keys(), known, kind)
+    on = _read_switches(given, known)
     enabled = {patch.id: on.get(patch.id, patch.default) for patch in patches}
     for patch in reversed(ordered(patches)):
         for need in patch.needs if enabled[patch.id] else ():
@@ -149,6 +124,56 @@ def switches(patches: Sequence[Patch], given: Mapping[str, Any], kind: str | Non
     return enabled
 
 
+def switches_by_kind(patches: Sequence[Patch], given: Mapping[str, Mapping[str, Any]]) -> dict[str, bool]:
+    """Which patches are on, of all kinds at once: a patch of one kind may need one of another.
+
+    Args:
+        patches: the whole set.
+        given: for each kind the switches of its variable, as for :func:`switches`.
+
+    Raises:
+        OperatorError: as for :func:`switches`; a switch in the variable of another kind is one of the errors.
+    """
+    for kind, own in given.items():
+        _check_names({str(name) for name in own}, {patch.id: patch for patch in patches}, kind)
+    return switches(patches, {name: value for own in given.values() for name, value in own.items()})
+
+
+def _check_names(given: Set[str], known: Mapping[str, Patch], kind: str | None) -> None:
+    """Refuse names of no patch, and names of another kind."""
+    if unknown := sorted(given - known.keys()):
+        raise OperatorError(
+            f"There is no patch {', '.join(unknown)} to switch",
+            found=f"{', '.join(unknown)} in {VARIABLES.get(kind or '', 'the variable that enables patches')}",
+            expected=f"one of {', '.join(sorted(one.id for one in known.values() if kind in (None, one.kind)))}",
+            remedy="correct the name in the variable that enables patches",
+        )
+    if kind in VARIABLES and (others := sorted(name for name in given if known[name].kind != kind)):
+        right = VARIABLES[known[others[0]].kind]
+        raise OperatorError(
+            f"{VARIABLES[kind]} cannot switch {', '.join(others)}",
+            found=f"{', '.join(others)} in {VARIABLES[kind]}",
+            expected=f"patches of the kind {kind}: {', '.join(sorted(o.id for o in known.values() if o.kind == kind))}",
+            remedy=f"move {', '.join(others)} to {right}",
+        )
+
+
+def _read_switches(given: Mapping[str, Any], known: Mapping[str, Patch]) -> dict[str, bool]:
+    on: dict[str, bool] = {}
+    for name, value in given.items():
+        try:
+            # Nothing would count as off.
+            on[name] = is_true("nothing" if value in (None, "") else value)
+        except ValueError as error:
+            raise OperatorError(
+                "A patch is switched on or off with true or false",
+                found=f"{name}: {value!r}",
+                expected=f"{name}: true, or {name}: false",
+                remedy=f"correct {name} in {VARIABLES[known[name].kind]}",
+            ) from error
+    return on
+
+
 class Installation:
     """The patches of a set on the packages that one interpreter runs."""
 
@@ -160,6 +185,7 @@ class Installation:
         *,
         adopt: bool = False,
         kind: str | None = None,
+        enabled_by_kind: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Find the packages; nothing is read or changed yet.
 
@@ -169,12 +195,16 @@ class Installation:
             enabled: switches that differ from the patches' own defaults.
             adopt: replace equivalent edits made by hand with ours.
             kind: the one kind of patches that ``enabled`` may name; None for all.
+            enabled_by_kind: instead of ``enabled``, the switches of each kind's variable.
 
         Raises:
             OperatorError: the interpreter has none of the packages, or definitions or switches are wrong.
         """
         self.patches = ordered(parse(raw) for raw in definitions)
-        self.enabled = switches(self.patches, enabled or {}, kind)
+        if enabled_by_kind is None:
+            self.enabled = switches(self.patches, enabled or {}, kind)
+        else:
+            self.enabled = switches_by_kind(self.patches, enabled_by_kind)
         self.adopt = adopt
         self.python = python
         names = sorted({(patch.package, patch.distribution) for patch in self.patches})
