@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 from blackwell import variables
 from blackwell.contradictions import RULES
 from blackwell.limits import LIMITS
+from blackwell.patching import choice
 
 
 class ActionModule(ActionBase):
@@ -73,6 +74,7 @@ class ActionModule(ActionBase):
         problems += variables.judge_secrets(unread, files)
         problems += variables.judge_empty_secrets(empty)
         problems += variables.judge_values(values, known, rules, DEFAULT_TYPE_VALIDATORS)
+        problems += choice.judge(values, unread, Path(args["roles"]).resolve().parent / "files" / "patches")
         # What the command line says goes before every file.
         given = load_extra_vars(self._loader)
         problems = [

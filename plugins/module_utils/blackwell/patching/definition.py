@@ -213,6 +213,7 @@ def load_by_kind(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
     Raises:
         OperatorError: as for :func:`load`, or two kinds have a patch of the same id.
     """
+    folders = {kind: folder.expanduser() for kind, folder in folders.items()}
     loaded = {folder: load(folder) for folder in set(folders.values())}
     found = [raw for kind, folder in folders.items() for raw in loaded[folder] if raw["kind"] == kind]
     ids = [raw["id"] for raw in found]
