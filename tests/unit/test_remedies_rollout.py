@@ -97,9 +97,36 @@ def test_a_damaged_record_of_what_was_accepted(repository: Path, tmp_path: Path,
     (refusal,) = [task for task in tasks[-1]["block"] if "ansible.builtin.assert" in task]
     given = {
         "__rollout_recorded": {"accepted_damage": "x is not JSON."},
-        "__rollout_recall_written": {"changed": receipt, "skipped": not receipt},
+        "eagle3_server_record_restored": receipt,
         "eagle3_server_config_directory": "/etc/sglang",
     }
     said = " ".join(run(tmp_path, [refusal], {}, **given).split())
     assert ("failed=0" in said) is receipt
     assert receipt or "rm /etc/sglang/accepted.json on the host" in said
+
+
+def role_tasks(repository: Path, entry: str) -> list[dict[str, object]]:
+    loaded: list[dict[str, object]] = yaml.safe_load(
+        (repository / f"roles/eagle3_server/tasks/{entry}.yml").read_text(encoding="utf-8")
+    )
+    return loaded
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_lost_record_is_restored_where_its_deployment_is_there(
+    repository: Path, tmp_path: Path, there: bool
+) -> None:
+    etc = tmp_path / "etc"
+    (etc / "one" if there else etc).mkdir(parents=True)
+    record = {"deployment": "one", "profile": "eagle3", "release": "0.5.9-0123456789ab"}
+    tasks = role_tasks(repository, "restore_record")
+    for task in tasks:
+        for key in ("owner", "group"):
+            task.get("ansible.builtin.copy", {}).pop(key, None)  # type: ignore[attr-defined]
+    shown = {"ansible.builtin.debug": {"msg": "restored {{ eagle3_server_record_restored | bool }}"}}
+    given = {"eagle3_server_config_directory": str(etc), "eagle3_server_restored_record": record}
+    said = run(tmp_path, [*tasks, shown], {}, **given)
+    assert f"restored {there}" in said and "failed=0" in said
+    assert (etc / "accepted.json").exists() is there
+    if there:
+        assert json.loads((etc / "accepted.json").read_text(encoding="utf-8")) == record
