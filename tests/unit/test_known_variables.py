@@ -209,3 +209,17 @@ def test_an_inventory_without_gateways_gets_no_warning(
     assert "WARNING" not in done.stderr + done.stdout
     first = done.stdout.split("play #2")[0].split("hosts (")[1]
     assert sorted(first.split()[1:]) == checked
+
+
+def test_a_switch_of_the_other_role_is_refused_before_a_host_is_reached(tmp_path: Path) -> None:
+    switches = GOOD + "    model_patches_enabled: {flashinfer-allreduce-guard: true}\n"
+    done = check(tmp_path, switches)
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert (
+        f"model_patches_enabled [{tmp_path}/inventory/hosts.yml:11]: cannot switch flashinfer-allreduce-guard"
+        in said
+    )
+    assert "Move flashinfer-allreduce-guard to sm120_guards_enabled." in said
+    moved = switches.replace("model_patches_enabled", "sm120_guards_enabled")
+    assert check(tmp_path, moved).returncode == 0

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from blackwell.errors import OperatorError
 from blackwell.patching import definition
-from blackwell.patching.engine import switches
+from blackwell.patching.engine import switches, switches_by_kind
 from blackwell.patching.versions import in_range
 
 from .conftest import patch
@@ -250,3 +250,26 @@ def test_a_switch_in_the_variable_of_the_other_kind_is_refused_with_the_right_on
         # What the remedy says.
         assert switches(patches, {f"a-{other}": False}, other)[f"a-{other}"] is False
     assert switches(patches, {"a-model": False, "a-guard": False}) == {"a-guard": False, "a-model": False}
+
+
+@pytest.mark.parametrize(("needing", "needed"), [("model", "guard"), ("guard", "model")])
+def test_a_patch_turns_on_what_it_needs_of_the_other_kind(needing: str, needed: str) -> None:
+    """Both roles are told of both variables, for each alone would leave the one or the other out."""
+    off = {"default": False, "reason": "For a test."}
+    patches = [
+        definition.parse(patch(id="a", kind=needing, needs=["b"], switch=off)),
+        definition.parse(patch(id="b", kind=needed, switch=off)),
+    ]
+    assert switches_by_kind(patches, {needing: {"a": True}, needed: {}}) == {"a": True, "b": True}
+    assert switches_by_kind(patches, {}) == {"a": False, "b": False}
+    with pytest.raises(OperatorError, match="b, which it needs, is switched off"):
+        switches_by_kind(patches, {needing: {"a": True}, needed: {"b": False}})
+
+
+def test_two_kinds_may_not_share_an_id(tmp_path: Path) -> None:
+    for kind in ("model", "guard"):
+        folder = tmp_path / kind / "a"
+        folder.mkdir(parents=True)
+        (folder / "patch.yml").write_text(yaml.safe_dump(patch(id="a", kind=kind)), encoding="utf-8")
+    with pytest.raises(OperatorError, match="Two patches have the id a"):
+        definition.load_by_kind({kind: tmp_path / kind for kind in ("model", "guard")})
