@@ -259,7 +259,7 @@ def test_a_report_tells_of_every_host_that_can_be_looked_at(host: Host, tmp_path
     before = host.content()
     done = playbook.run("repatch", str(inventory), **given)
     assert done.returncode != 0
-    assert "Lost since it began: bad" in said(done)
+    assert "Lost or failed since it began: bad" in said(done)
     assert host.content() == before
 
 
