@@ -50,6 +50,10 @@ options:
       - Whether the model has to have a tokenizer. Left out, all have to but those that C(config.json) tells to be
         drafters, which share that of their target.
     type: bool
+  code:
+    description: Whether the server runs code of the model's own (C(trust_remote_code)), which then has to be there.
+    type: bool
+    default: true
   seconds:
     description: Begin no further file after that time. Left out, all files are read.
     type: float
@@ -105,6 +109,7 @@ def main() -> None:
             "verify": {"type": "str", "choices": ["sizes", "changed", "full"], "default": "changed"},
             "user": {"type": "str", "default": ""},
             "tokenizer": {"type": "bool"},
+            "code": {"type": "bool", "default": True},
             "seconds": {"type": "float"},
         },
         supports_check_mode=True,
@@ -116,7 +121,7 @@ def main() -> None:
     recorded = before.files if (before.path, before.source) == (given["path"], given["source"]) else {}
     try:
         files = weights.find_files(folder)
-        found = weights.problems(folder, files, tokenizer=given["tokenizer"])
+        found = weights.problems(folder, files, tokenizer=given["tokenizer"], code=given["code"])
         if not found:
             odd = unchecked_types(folder, files)
             if odd:
@@ -137,7 +142,8 @@ def main() -> None:
                         f"The user {given['user']} may not read all files of {folder}",
                         found=", ".join(closed[:3]) + (", ..." if len(closed) > 3 else ""),
                         expected="files and folders that the server's user can read",
-                        remedy=f"chmod -R a+rX {folder}, and a+x for the folders above it",
+                        remedy=f"chmod -R a+rX {' '.join(weights.places(folder, closed))}, and a+x for the folders "
+                        "above",
                     )
                 )
     except OperatorError as error:

@@ -9,7 +9,7 @@ import pytest
 from blackwell.draft import read_model, read_release
 from blackwell.errors import OperatorError
 
-from tests.models import write_model
+from tests.models import Weights, write_model
 from tests.unit.drafters import TEXT, Pair, published
 
 
@@ -142,3 +142,55 @@ def test_a_release_that_cannot_be_read_is_said_to_be_unchecked(
 def test_a_package_of_models_that_is_not_there_is_said(pair: Pair) -> None:
     release = read_release(Path("/nowhere"), {"SGLANG_EXTERNAL_MODEL_PACKAGE": "my.models"})
     assert "there is no source of models in /nowhere/my/models" in release.unread
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {
+            "kv_lora_rank": None,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 0,
+            "qk_rope_head_dim": 0,
+            "v_head_dim": 0,
+        },
+        {"kv_lora_rank": 0, "q_lora_rank": 0},
+        {"intermediate_size": [16, 16, 32]},
+        {"intermediate_size": 0, "num_key_value_heads": [8, 8]},
+        {"max_position_embeddings": 4096.0},
+    ],
+    ids=["no latent attention", "latent attention of no rank", "a size for each layer", "none", "a float"],
+)
+def test_sizes_that_models_write_for_what_they_lack_are_taken(pair: Pair, sizes: dict[str, Any]) -> None:
+    pair.target["text_config"] = {**TEXT, **sizes}
+    assert [finding for finding in pair.check() if finding.severity == "error"] == []
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama4_text", "gpt_oss"])
+def test_heads_whose_width_another_configuration_knows_are_not_judged(pair: Pair, kind: str) -> None:
+    """transformers gives a Qwen3 heads of 128, whatever its hidden size is."""
+    pair.draft["model_type"] = kind
+    if kind == "llama4_text":
+        pair.draft["intermediate_size_mlp"] = pair.draft["intermediate_size"]
+    for name in "qkv":
+        pair.tensors[f"midlayer.self_attn.{name}_proj.weight"] = Weights("BF16", (32, 16))
+    pair.tensors["midlayer.self_attn.o_proj.weight"] = Weights("BF16", (8, 32))
+    assert pair.check() == []
+    pair.draft["model_type"] = "llama"
+    assert "tensor_shapes" in pair.ids()
+
+
+def test_a_gemma_in_float32_is_loaded_as_bfloat16(pair: Pair) -> None:
+    pair.target["text_config"] = {**TEXT, "model_type": "gemma2_text", "dtype": "float32"}
+    assert pair.check() == []
+    pair.target["text_config"]["model_type"] = "kimi_k2"
+    assert "dtype" in pair.ids()
+
+
+def test_a_size_of_the_target_that_is_null_is_named(pair: Pair) -> None:
+    pair.draft["target_hidden_size"] = None
+    (finding,) = pair.check()
+    assert (finding.id, finding.severity) == ("target_hidden_size", "error")
+    # What the remedy says, done.
+    del pair.draft["target_hidden_size"]
+    assert pair.check() == []

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from blackwell.draft import Case, check, read_model
 from blackwell.draft_class import UnreadError, read_class
 from blackwell.draft_model import Model
 
 from tests.models import Weights
-from tests.unit.drafters import DRAFT, INNER, LAYER, TENSORS, H, K, Pair, V, published
+from tests.unit.drafters import ARGUMENTS, DRAFT, INNER, LAYER, TENSORS, H, K, Pair, V, published
 from tests.wheels import unpacked
 
 
@@ -70,7 +71,10 @@ def test_a_drafter_with_all_its_tensors_is_accepted(pair: Pair) -> None:
             add("midlayer.self_attn.o_proj.bias", H),
         ),
         both(lambda pair: pair.draft.update(attention_bias=True), add("midlayer.self_attn.o_proj.bias", H)),
-        lambda pair: pair.draft.update(tie_word_embeddings=True),
+        lambda pair: [
+            pair.draft.update(tie_word_embeddings=True, draft_vocab_size=V),
+            *(pair.tensors.pop(name) for name in ("d2t", "t2d")),
+        ],
         both(
             lambda pair: pair.draft.update(head_dim=2),
             *(add(f"midlayer.self_attn.{name}_proj.weight", 16, 2 * H) for name in "qkv"),
@@ -170,7 +174,7 @@ def test_only_classes_of_eagle_3_are_drafters(pair: Pair, architecture: str, kin
     pair.draft["architectures"] = [architecture]
     findings = pair.check()
     assert findings[0].id == "drafter_class"
-    assert findings[0].problem == f"The drafter is no EAGLE-3 drafter, but {kind}"
+    assert findings[0].problem.startswith(f"The drafter is no EAGLE-3 drafter, but {kind}")
     assert "one of LlamaForCausalLMEagle3" in findings[0].expected
 
 
@@ -347,3 +351,65 @@ def test_a_drafter_with_latent_attention_is_held_against_its_class(
 def test_a_switch_outside_eagle_config_is_told(pair: Pair) -> None:
     pair.draft["use_aux_hidden_state"] = False
     assert pair.ids() == ["use_aux_hidden_state_ignored"]
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "LlamaForCausalLMEagle"])
+def test_a_drafter_under_another_class_is_named_and_mended(pair: Pair, architecture: str) -> None:
+    pair.draft["architectures"] = [architecture]
+    finding = pair.check()[0]
+    assert finding.id == "drafter_class"
+    assert finding.remedy.startswith('write "architectures": ["LlamaForCausalLMEagle3"] into ')
+    pair.draft["architectures"] = ["LlamaForCausalLMEagle3"]
+    assert pair.check() == []
+
+
+def test_a_language_model_is_not_told_to_call_itself_a_drafter(pair: Pair) -> None:
+    pair.draft["architectures"] = ["LlamaForCausalLM"]
+    del pair.tensors["fc.weight"]
+    assert pair.check()[0].remedy.startswith("use an EAGLE-3 drafter")
+
+
+def test_a_configuration_without_a_type_is_named(pair: Pair) -> None:
+    del pair.draft["model_type"]
+    assert "model_type" in pair.ids()
+    pair.draft["model_type"] = "llama"
+    assert pair.check() == []
+
+
+def test_a_tied_head_has_a_row_for_each_token(pair: Pair) -> None:
+    pair.draft["tie_word_embeddings"] = True
+    assert pair.ids() == ["tied_head"]
+    del pair.draft["draft_vocab_size"]
+    for name in ("d2t", "t2d", "lm_head.weight"):
+        del pair.tensors[name]
+    (finding,) = pair.check()
+    assert finding.id == "draft_vocab_size"
+    assert f'add "draft_vocab_size": {V},' in finding.remedy
+    pair.draft["draft_vocab_size"] = V
+    assert pair.check() == []
+
+
+@pytest.mark.parametrize(
+    ("map_", "said"),
+    [
+        (Weights("BOOL", (V + 4,), [int(token in (3, 7, 11, 15)) for token in range(V + 4)]), []),
+        (Weights("I64", (V - 8,), [int(token in (3, 7, 11, 15)) for token in range(V - 8)]), []),
+        (Weights("F32", (V,)), ["not_checked"]),
+        (Weights("BOOL", (V, 1)), ["not_checked"]),
+        (Weights("BOOL", (V - 20,), [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]), ["maps_differ"]),
+    ],
+    ids=["padded", "without padding", "floats", "a column", "cut off"],
+)
+def test_the_map_that_sglang_does_not_read_refuses_nothing_by_itself(
+    pair: Pair, map_: Weights, said: list[str]
+) -> None:
+    pair.tensors["t2d"] = map_
+    assert pair.ids() == said
+
+
+def test_what_is_laid_over_the_configurations_is_said_to_be_unchecked(pair: Pair) -> None:
+    pair.check()
+    target, draft = (read_model(pair.folder / name, tensors=name == "draft") for name in ("target", "draft"))
+    given = {**ARGUMENTS, "json_model_override_args": '{"num_hidden_layers": 2}'}
+    (finding,) = check(Case(target, draft, given, {}, pair.release))
+    assert (finding.id, finding.severity) == ("not_checked", "warning")

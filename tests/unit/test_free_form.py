@@ -109,7 +109,7 @@ def test_another_spelling_of_what_a_variable_sets_names_the_variable(name: str, 
     "name", ["tp_size", "context_length", "speculative_algorithm", "port", "host", "quantization"]
 )
 def test_what_a_variable_sets_is_refused_in_free_form_before_a_host_is_touched(name: str) -> None:
-    rule = next(rule for rule in contradictions.RULES if rule.reads[0] == "eagle3_server_extra_arguments")
+    rule = next(rule for rule in contradictions.RULES if rule.broken.__name__ == "_extra_arguments")
     values = {"eagle3_server_extra_arguments": {name: 1, "log_level": "info"}, "sglang_stack_engine": "cuda"}
     assert rule.broken(values) == f"holds {name}, which {free_form.VARIABLE_OF[name]} sets"
     assert rule.broken({**values, "sglang_stack_engine": "cpu"}) == ""
@@ -263,3 +263,44 @@ def test_other_doubts_name_what_was_reported() -> None:
 def test_a_value_that_is_no_number_is_a_problem_and_no_traceback(changes: dict[str, Any]) -> None:
     assert len(found(changes)) == 1
     doubts("eagle3", {**BASELINE, **SPECULATION, **changes}, engine="cuda")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["speculative_algorithm=EAGLE", "speculative-algorithm EAGLE", "", "\uff53peculative_algorithm", "a\n"],
+)
+def test_what_is_no_name_alone_is_refused(name: str) -> None:
+    assert any("is not a name of SGLang's" in sentence for sentence in found({name: True}))
+
+
+def test_a_name_that_yaml_takes_for_no_text_is_no_traceback() -> None:
+    extra: dict[Any, Any] = {1: 2, None: 3}
+    assert found(extra, extra)
+    assert doubts("eagle3", extra, engine="cuda") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("load_format", "dummy"), ("load-format", ["dummy"]), ("load_form", "DUMMY")]
+)
+def test_random_weights_are_refused(name: str, value: Any) -> None:
+    assert any("fills the model with random numbers" in sentence for sentence in found({name: value}))
+    assert found({"load_format": "safetensors"}) == []
+
+
+@pytest.mark.parametrize("name", ["nccl_p2p_disable", "Sglang_Enable_Spec_V2", "hf_hub_offline", "cuda_home"])
+def test_a_variable_in_small_letters_is_read_by_nobody(name: str) -> None:
+    assert any(f"write {name.upper()}" in sentence for sentence in found({}, {name: "/x"}))
+    assert found({}, {"http_proxy": "http://proxy", "no_proxy": "localhost"}) == []
+
+
+@pytest.mark.parametrize("value", [True, "true", "yes", "off"])
+@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CUMEM_ENABLE"])
+def test_a_word_that_nccl_takes_for_0_is_refused(name: str, value: Any) -> None:
+    (sentence,) = found({}, {name: value})
+    assert "which NCCL takes for 0" in sentence
+    assert found({}, {name: "1"}) == found({}, {name: 0}) == []
+
+
+@pytest.mark.parametrize("value", [["1"], {"a": 1}, []])
+def test_a_variable_of_the_environment_is_one_text(value: Any) -> None:
+    assert any("expected one text" in sentence for sentence in found({}, {"NCCL_P2P_DISABLE": value}))

@@ -11,7 +11,7 @@ import pytest
 from blackwell.errors import OperatorError
 from blackwell.model_check import read_tensors
 from blackwell.safetensors import read_header
-from blackwell.weights import find_files, problems
+from blackwell.weights import find_files, places, problems
 
 from tests.models import Weights, write_safetensors
 from tests.unit.drafters import DRAFT, TARGET
@@ -371,3 +371,80 @@ def test_a_file_that_is_cut_off_after_its_header_was_read_is_named(tmp_path: Pat
     path.unlink()
     with pytest.raises(OperatorError, match="cannot be read"):
         found.values()
+
+
+def test_a_drafter_needs_no_code_of_a_tokenizer_that_it_does_not_read(model: Path) -> None:
+    write(model, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["tokenization_kimi.Words", None]}})
+    write(model, "processor_config.json", {"auto_map": {"AutoProcessor": "someone/other--kimi.Processor"}})
+    assert len(said(model)) == 2
+    assert said(model, tokenizer=False) == []
+    write(model, "config.json", {**DRAFT, "auto_map": {"AutoConfig": "own.C", "AutoTokenizer": "own.T"}})
+    assert len(said(model, tokenizer=False)) == 1
+    write(model, "own.py", "class C: ...\n")
+    assert said(model, tokenizer=False) == []
+
+
+def test_without_code_of_its_own_none_is_needed(model: Path) -> None:
+    write(
+        model,
+        "config.json",
+        {**TARGET, "auto_map": {"AutoConfig": "someone/other--configuration.Config", "AutoTokenizer": "a.B"}},
+    )
+    assert said(model, code=False) == []
+    assert len(said(model)) == 2
+
+
+def test_a_tokenizer_that_its_own_code_does_not_read_is_none(model: Path) -> None:
+    """The case of a folder with tokenizer.json, where the code opens tiktoken.model alone."""
+    write(model, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["own.Words", None]}})
+    write(model, "own.py", "VOCAB_FILES_NAMES = {'vocab_file': './tiktoken.model'}\nclass Words: ...\n")
+    (message,) = said(model)
+    assert message.startswith("DIR has not the tokenizer that its own code reads.")
+    assert "Expected: tiktoken.model." in message
+    assert said(model, code=False) == []
+    write(model, "tiktoken.model", "a")
+    assert said(model) == []
+
+
+def test_a_fast_tokenizer_of_its_own_takes_its_one_file(model: Path) -> None:
+    write(model, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["slow.Words", "fast.Words"]}})
+    write(model, "slow.py", "VOCAB_FILES_NAMES = {'vocab_file': 'words.model'}\nclass Words: ...\n")
+    write(
+        model,
+        "fast.py",
+        "VOCAB_FILES_NAMES = {'vocab_file': 'words.model', 'tokenizer_file': 'tokenizer.json'}\nclass Words: ...\n",
+    )
+    assert said(model) == []
+    (model / "tokenizer.json").unlink()
+    assert "Expected: words.model or tokenizer.json." in said(model)[0]
+
+
+def test_a_gguf_file_is_no_weight_of_a_folder(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-Q4_K_M.gguf")
+    assert said(model)[0].startswith(
+        "DIR has no weights. Found: config.json, model-Q4_K_M.gguf, tokenizer.json."
+    )
+
+
+def test_a_download_that_aria2_has_not_finished_is_named(model: Path) -> None:
+    """aria2 makes the whole file at once, and its header comes early."""
+    write(model, "model.safetensors.aria2", "notes")
+    assert said(model)[0].startswith("model.safetensors is not the file that it should be.")
+    (model / "model.safetensors.aria2").unlink()
+    assert said(model) == []
+
+
+def test_a_cache_of_the_hub_names_its_snapshots(tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / "0123456789abcdef"
+    (tmp_path / "blobs").mkdir()
+    snapshot.mkdir(parents=True)
+    for name, content in {"config.json": json.dumps(TARGET), "tokenizer.json": "{}"}.items():
+        write(tmp_path / "blobs", f"blob-of-{name}", content)
+        (snapshot / name).symlink_to(f"../../blobs/blob-of-{name}")
+    shard(tmp_path / "blobs", "weights", "a")
+    (snapshot / "model.safetensors").symlink_to("../../blobs/weights")
+    (message,) = [one for one in said(tmp_path) if "cache of huggingface_hub" in one]
+    assert "snapshots/0123456789abcdef" in message
+    assert said(snapshot) == []
+    # What makes them readable has to reach where the links lead.
+    assert places(snapshot, ["config.json"]) == [str(snapshot), str(tmp_path / "blobs")]

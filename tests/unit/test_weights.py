@@ -131,8 +131,8 @@ def test_a_read_only_model_is_fine(check: Run, model: Path) -> None:
         ),
         (
             lambda model: [path.unlink() for path in model.glob("*.safetensors*")],
-            "{0} has no weights. Found: config.json, tokenizer.json. Expected: files *.safetensors. To mend it: "
-            "finish copying the model.",
+            "{0} has no weights. Found: config.json, tokenizer.json. Expected: files *.safetensors, "
+            "*.bin or *.pt, as SGLang loads no others from a folder. To mend it: finish copying the model.",
         ),
     ],
     ids=[
@@ -305,7 +305,7 @@ def test_files_that_the_server_may_not_read_are_named(check: Run, model: Path, t
     (model / "config.json").chmod(0o600)
     assert check(user="nobody")["msg"] == (
         f"The user nobody may not read all files of {model}. Found: config.json. Expected: files and folders that "
-        f"the server's user can read. To mend it: chmod -R a+rX {model}, and a+x for the folders above it."
+        f"the server's user can read. To mend it: chmod -R a+rX {model}, and a+x for the folders above."
     )
     # Before the first deployment there is no such user.
     assert not check(user="no-such-user").get("failed")

@@ -99,7 +99,7 @@ def _sizes(case: Case) -> Iterator[Finding]:
         if absent:
             yield not_checked(
                 f"What hangs on {', '.join(absent)} of the {role}",
-                f"no such key in {where}; SGLang then takes what a class of transformers has as a rule",
+                f"no such number in {where}; SGLang then takes what a class of transformers has as a rule",
                 f"add the published values to {where}; nothing has to be done if the pair is known to work",
             )
         if model.ambiguous and any("order" in reason for reason in case.release.unread):
@@ -111,7 +111,26 @@ def _sizes(case: Case) -> Iterator[Finding]:
 
 
 @_rule
+def _overrides(case: Case) -> Iterator[Finding]:
+    if case.argument("json_model_override_args") not in (None, "", "{}", {}):
+        yield not_checked(
+            "What json_model_override_args changes",
+            "SGLang lays it over the configurations of both models, and the other findings are about the files",
+            "write it into the config.json that is meant, and take it out of eagle3_server_extra_arguments",
+        )
+
+
+@_rule
 def _hidden_size(case: Case) -> Iterator[Finding]:
+    if case.is_llama and case.draft.config.get("target_hidden_size", 0) is None:
+        yield Finding(
+            "target_hidden_size",
+            "error",
+            "target_hidden_size in the drafter's config.json is null, and SGLang counts with it",
+            "null",
+            "the target's hidden_size, or no such key",
+            f"remove target_hidden_size from {case.draft.path}/config.json",
+        )
     if case.target_hidden is None or case.target.hidden is None or case.draft.hidden is None:
         return
     if not case.uses_states and case.draft.hidden != case.target.hidden:
@@ -312,7 +331,7 @@ def _window(case: Case) -> Iterator[Finding]:
 def _dtype(case: Case) -> Iterator[Finding]:
     if case.argument("dtype") not in (None, "auto"):
         return
-    target, draft = (_loaded_as(model.dtype) for model in (case.target, case.draft))
+    target, draft = (_loaded_as(model) for model in (case.target, case.draft))
     if target == draft or any(model.dtype_elsewhere for _, model in case.roles):
         return
     reason = ", which SGLang loads as float16" if draft == "float16" and case.draft.dtype != "float16" else ""
@@ -326,11 +345,13 @@ def _dtype(case: Case) -> Iterator[Finding]:
     )
 
 
-def _loaded_as(dtype: str | None) -> str:
+def _loaded_as(model: Model) -> str:
     """The type that SGLang makes of a configuration's, with ``--dtype auto``."""
     short = {"half": "float16", "float": "float32"}
-    named = short.get(dtype or "float32", dtype or "float32")
-    return "float16" if named == "float32" else named
+    named = short.get(model.dtype or "float32", model.dtype or "float32")
+    if named != "float32":
+        return named
+    return "bfloat16" if str(model.text.get("model_type")).startswith("gemma") else "float16"
 
 
 @_rule

@@ -108,15 +108,38 @@ def check_classes(case: Case) -> Iterator[Finding]:
             remedy,
         )
     named = case.draft.architecture
+    known = case.draft.config.get("model_type") or case.draft.config.get("auto_map")
+    # Without it transformers takes the first of its types that the path has in it.
+    if named == LLAMA_DRAFTER and not known and "llama" not in case.draft.path:
+        yield Finding(
+            "model_type",
+            "error",
+            "The drafter's config.json lacks model_type, by which transformers tells the class of a configuration",
+            "no model_type",
+            "llama",
+            f'add "model_type": "llama" to {case.draft.path}/config.json',
+        )
     if named in release.architectures and named not in release.drafters:
+        renamed = _is_renamed(case)
         yield Finding(
             "drafter_class",
             "error",
-            f"The drafter is no EAGLE-3 drafter, but {_kind(named)}",
+            f"The drafter is no EAGLE-3 drafter, but {_kind(named)}"
+            + (" by its class, while its parts are those of one" if renamed else ""),
             f"architectures {named} in {case.draft.path}/config.json",
             f"one of {', '.join(sorted(release.drafters)) or LLAMA_DRAFTER}",
-            "use an EAGLE-3 drafter that was trained for this target (eagle3_server_draft_model_path)",
+            f'write "architectures": ["{LLAMA_DRAFTER}"] into {case.draft.path}/config.json'
+            if renamed
+            else "use an EAGLE-3 drafter that was trained for this target (eagle3_server_draft_model_path)",
         )
+
+
+def _is_renamed(case: Case) -> bool:
+    """Whether a drafter is published under the class of a language model, as those of EAGLE's authors are."""
+    parts = ("fc.weight", "midlayer.input_layernorm.weight")
+    by_tensors = all(case.draft.tensor(name) for name in parts)
+    by_sizes = not case.draft.tensors and "draft_vocab_size" in case.draft.config
+    return case.draft.architecture.startswith("Llama") and (by_tensors or by_sizes)
 
 
 def _kind(architecture: str) -> str:

@@ -48,6 +48,17 @@ _NUMBERS = (
     "target_hidden_size",
     "vocab_size",
 )
+# Of these a target has none, or one for each layer, and SGLang does not mind; a drafter that lacks one is told so.
+_MAY_BE_NONE = (
+    "intermediate_size",
+    "intermediate_size_mlp",
+    "kv_lora_rank",
+    "num_key_value_heads",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
 # No size of a model comes near; beyond it a product of two is no number that anything can hold.
 _LARGEST = 1 << 40
 
@@ -101,7 +112,7 @@ class Model:
     @property
     def mla(self) -> bool:
         """Whether it has latent attention."""
-        return self.text.get("kv_lora_rank") is not None
+        return self.size("kv_lora_rank") is not None and self.text.get("use_mla") is not False
 
     @property
     def window(self) -> int | None:
@@ -117,7 +128,8 @@ class Model:
     def size(self, key: str) -> int | None:
         """A number of the language model; None if it is not found."""
         value = self.text.get(key)
-        return None if value is None else int(value)
+        # 0 is what some models write for attention that they do not have, a list is one size for each layer.
+        return int(value) if isinstance(value, int) and _size(value) else None
 
     @property
     def hidden(self) -> int | None:
@@ -131,9 +143,10 @@ class Model:
 
     @property
     def head_dim(self) -> int | None:
-        """The width of one head, which Llama models derive where it is not said."""
+        """The width of one head, which Llama models derive where it is not said; others have numbers of their own."""
         heads, hidden = self.size("num_attention_heads"), self.hidden
-        return self.size("head_dim") or (hidden // heads if hidden and heads else None)
+        derived = hidden // heads if hidden and heads and self.text.get("model_type") == "llama" else None
+        return self.size("head_dim") or derived
 
     @property
     def dtype(self) -> str | None:
@@ -192,6 +205,11 @@ def _size(value: Any) -> bool:
     return _whole(value) and value > 0
 
 
+def _no_size(value: Any) -> bool:
+    """Whether it is a size, or says that there is none, or not one alone."""
+    return (_whole(value) and value >= 0) or (isinstance(value, list) and all(map(_whole, value)))
+
+
 def _factor(value: Any) -> bool:
     number = _whole(value) or (isinstance(value, float) and math.isfinite(value))
     return bool(number and 0 < value <= _LARGEST)
@@ -230,7 +248,8 @@ def _check_kinds(folder: Path, config: Mapping[str, Any]) -> None:
         parts.append(expect(parts[-1], "text_config", "a mapping", _mapping))
     for part in parts:
         for key in _NUMBERS:
-            expect(part, key, "a whole number above 0", _size)
+            right = _factor if key in _WINDOW_KEYS else _no_size if key in _MAY_BE_NONE else _size
+            expect(part, key, "a whole number above 0", right)
         for key in ("dtype", "torch_dtype", "model_type"):
             expect(part, key, "a name", _name)
         expect(expect(part, "rope_scaling", "a mapping", _mapping), "factor", "a number above 0", _factor)

@@ -120,6 +120,7 @@ _FLAGS = frozenset(
         *_THRESHOLDS,
         "config",
         "device",
+        "load_format",
         "disable_cuda_graph",
         # Whole names that begin one of the above, or are begun by one.
         "speculative_draft_model_revision",
@@ -136,6 +137,11 @@ _BOOLEAN_NAME = re.compile(
     r"|SGLANG_(NUMA_BIND_V2|CUTLASS_MOE|MOE_PADDING|INT4_WEIGHT|CUDA_COREDUMP)"
 )
 _WORD = re.compile(r"[A-Za-z]+")
+# Programs that read these know them in capitals alone. Proxies are known in small letters, too.
+_CAPITALS = re.compile(r"(SGLANG|SGL|NCCL|CUDA|FLASHINFER|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|HF|OMP)_\w+")
+# NCCL counts with these: a word is 0 to it.
+_NCCL_SWITCH = re.compile(r"NCCL_\w+_(DISABLE|ENABLE)")
+_FLAG_FORM = re.compile(r" *[A-Za-z0-9_-]+ *")
 
 
 def canonical(name: str) -> str:
@@ -152,6 +158,11 @@ def name_problems(arguments: Mapping[str, Any]) -> list[str]:
     found = []
     for name in arguments:
         flag = canonical(name)
+        if not _FLAG_FORM.fullmatch(name):
+            found.append(
+                f"The argument {name!r} is not a name of SGLang's; write the name alone, and its value after the colon"
+            )
+            continue
         if name == flag:
             continue
         if name.replace("-", "_") != name.replace("-", "_").lstrip("_ ").lower().strip():
@@ -234,6 +245,11 @@ def _other_server_problems(arguments: Mapping[str, Any]) -> list[str]:
         for name, (value, reason) in _ONE_VALUE.items()
         if name in arguments and str(arguments[name]) != value
     ]
+    if "dummy" in str(arguments.get("load_format")).lower():
+        found.append(
+            f"load_format is {arguments['load_format']}, which fills the model with random numbers; "
+            f"{_take_out('load_format')}"
+        )
     if "config" in arguments:
         found.append(f"config names a second file of arguments, which nothing checks; {_take_out('config')}")
     if "enable_metrics" in arguments and not _is_on(arguments["enable_metrics"]):
@@ -253,11 +269,20 @@ def environment_problems(environment: Mapping[str, Any], engine: str) -> list[st
     found += [
         sentence
         for name, value in environment.items()
-        if value is not None and (sentence := _boolean_problem(name, str(value)))
+        if value is not None and (sentence := _spelling_problem(name) or _boolean_problem(name, str(value)))
     ]
     if engine == "cuda" and str(environment.get("NCCL_NVLS_ENABLE")) == "1":
         found.append(f"NCCL_NVLS_ENABLE is 1, which breaks SM120: {_NO_SWITCH}; set it to 0, or remove it")
     return found
+
+
+def _spelling_problem(name: str) -> str:
+    """What is wrong with a name that nobody reads."""
+    if name == name.upper() or not _CAPITALS.fullmatch(name.upper()):
+        return ""
+    return (
+        f"The environment variable {name} is read by nobody, as its name is in capitals; write {name.upper()}"
+    )
 
 
 def _boolean_problem(name: str, value: str) -> str:
@@ -268,6 +293,8 @@ def _boolean_problem(name: str, value: str) -> str:
                 f"{name} is {value!r}, which SGLang does not take for a boolean: it warns and goes on with off; "
                 'write "true" or "false"'
             )
+    elif _NCCL_SWITCH.fullmatch(name) and _WORD.fullmatch(value):
+        return f'{name} is {value!r}, which NCCL takes for 0, as it reads numbers; write "0" or "1"'
     # Which reader a release has for it is not known here, and they disagree on all but these four.
     elif (
         _BOOLEAN_NAME.fullmatch(name)

@@ -6,7 +6,6 @@ which the unit does not reach.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections import defaultdict
@@ -15,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from .errors import OperatorError
+from .model_code import AGAIN, CONFIG, FINISH, check_code, check_tokenizer, is_drafter
 from .safetensors import Tensor, read_header
 
-CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+# What SGLang loads from a folder; a GGUF file it loads by its own name only.
+_WEIGHTS = (".safetensors", ".bin", ".pt")
 # SGLang passes over these (filter_files_not_needed_for_inference).
 _NO_WEIGHTS = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
-_NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<kind>\.safetensors|\.bin|\.gguf)")
+_NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<kind>\.safetensors|\.bin)")
 # What is never empty, and never a page or a pointer.
-_SOLID = (*_WEIGHTS, ".json", ".model", ".tiktoken")
+_SOLID = (*_WEIGHTS, ".gguf", ".json", ".model", ".tiktoken")
 # JSON files that are an object wherever they come from; others may be any JSON.
 _OBJECTS = {
     CONFIG,
@@ -43,32 +43,6 @@ _OBJECTS = {
     "video_preprocessor_config.json",
     "vocab.json",
 }
-# One of these rows is a tokenizer.
-_TOKENIZERS = (
-    ("tokenizer.json",),
-    ("tokenizer.model",),
-    ("tiktoken.model",),
-    ("tekken.json",),
-    ("vocab.json", "merges.txt"),
-    ("vocab.txt",),
-    ("spiece.model",),
-    ("sentencepiece.bpe.model",),
-)
-# What is loaded by the code of a repository. SGLang has model classes of its own, so AutoModel and its kin are not.
-_LOADED = re.compile(r"Auto(?!Model)\w+")
-_CODE_FILES = (
-    CONFIG,
-    "tokenizer_config.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-    "video_preprocessor_config.json",
-)
-# As transformers finds what a module needs beside it.
-_RELATIVE = re.compile(
-    r"^\s*(?:from\s+\.(\w+)\s+import|import\s+\.(\w+)|from\s+\.\s+import\s+(\w+))", re.MULTILINE
-)
-_FINISH = "finish copying the model"
-_AGAIN = "copy the file again"
 _SHOWN = 4
 
 
@@ -84,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} holds no JSON object",
             found=f"a {type(found).__name__}",
             expected="a JSON object",
-            remedy=_AGAIN,
+            remedy=AGAIN,
         )
     return found
 
@@ -103,14 +77,14 @@ def read_any_json(path: Path) -> Any:
             f"{path} cannot be read",
             found=error.strerror or str(error),
             expected="a readable file",
-            remedy=_AGAIN,
+            remedy=AGAIN,
         ) from error
     except (ValueError, RecursionError) as error:
         raise OperatorError(
             f"{path} is not JSON",
             found=f"{error}, in {len(content)} bytes",
             expected="JSON in UTF-8",
-            remedy=_AGAIN,
+            remedy=AGAIN,
         ) from error
 
 
@@ -157,7 +131,7 @@ def read_index(path: Path) -> dict[str, str]:
             f"{path} is not readable",
             found="no weight_map with the file of each tensor",
             expected="a weight_map",
-            remedy=_AGAIN,
+            remedy=AGAIN,
         )
     return named
 
@@ -178,7 +152,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def check_files(
-    folder: Path, names: Mapping[str, Any], *, tokenizer: bool | None = None
+    folder: Path, names: Mapping[str, Any], *, tokenizer: bool | None = None, code: bool = True
 ) -> Iterator[OperatorError]:
     """Everything about a model's files that would keep it from loading.
 
@@ -186,6 +160,7 @@ def check_files(
         folder: the model's.
         names: its files, by path below the folder.
         tokenizer: whether it has to have a tokenizer; None for all models but drafters, as config.json tells them.
+        code: whether code of its own is run (``trust_remote_code``).
     """
     spoilt = yield from _check_kinds(folder, names)
     configs: dict[str, dict[str, Any]] = {}
@@ -200,11 +175,12 @@ def check_files(
         except OperatorError as error:
             yield error if name in names else _no_config(folder)
     yield from _check_shards(folder, names, spoilt)
-    yield from _check_code(folder, configs)
     if tokenizer is None:
-        tokenizer = not _is_drafter(configs.get(CONFIG, {}))
+        tokenizer = not is_drafter(configs.get(CONFIG, {}))
+    if code:
+        yield from check_code(folder, configs, tokenizer=tokenizer)
     if tokenizer:
-        yield from _check_tokenizer(folder, names, configs)
+        yield from check_tokenizer(folder, names, configs if code else {})
 
 
 def unchecked_types(folder: Path, names: Mapping[str, Any]) -> list[str]:
@@ -223,10 +199,18 @@ def unchecked_types(folder: Path, names: Mapping[str, Any]) -> list[str]:
 
 
 def _no_config(folder: Path) -> OperatorError:
+    snapshots = sorted(path.parent for path in (folder / "snapshots").glob(f"*/{CONFIG}"))
+    if snapshots:
+        return OperatorError(
+            f"{folder} is a cache of huggingface_hub, and no model itself",
+            found=", ".join(str(path) for path in snapshots),
+            expected="the folder of one commit in it",
+            remedy="set eagle3_server_model_path or eagle3_server_draft_model_path to that folder",
+        )
     return OperatorError(
         f"{folder} has no {CONFIG}",
         expected="a model as it is published, with its configuration",
-        remedy=f"{_FINISH}, or correct eagle3_server_model_path or eagle3_server_draft_model_path",
+        remedy=f"{FINISH}, or correct eagle3_server_model_path or eagle3_server_draft_model_path",
     )
 
 
@@ -237,7 +221,9 @@ def _check_kinds(folder: Path, names: Mapping[str, Any]) -> Generator[OperatorEr
         name = path.name
         if name.startswith("."):
             continue
-        if path.is_symlink() and not path.exists():
+        if name.endswith(".aria2"):
+            found = "the notes of aria2, which removes them once the file is whole"
+        elif path.is_symlink() and not path.exists():
             found = f"a link to {path.readlink()}, where nothing is"
         elif not (name.endswith(_SOLID) or name in ("merges.txt", "vocab.txt")):
             continue
@@ -249,11 +235,14 @@ def _check_kinds(folder: Path, names: Mapping[str, Any]) -> Generator[OperatorEr
             found = "no plain file"
         if found:
             spoilt.add(name)
+            unfinished = name.endswith(".aria2")
             yield OperatorError(
-                f"{path} is not the file that it should be",
-                found=found,
+                f"{path.with_suffix('') if unfinished else path} is not the file that it should be",
+                found=f"{name}, {found}" if unfinished else found,
                 expected="a whole file, as it is published",
-                remedy="remove it and copy or fetch the file itself (with git-lfs: git lfs pull)",
+                remedy="let aria2c finish it, or remove both and fetch the file again"
+                if unfinished
+                else "remove it and copy or fetch the file itself (with git-lfs: git lfs pull)",
             )
     return spoilt
 
@@ -281,9 +270,9 @@ def _check_shards(folder: Path, names: Mapping[str, Any], spoilt: set[str]) -> I
     if not weights:
         yield OperatorError(
             f"{folder} has no weights",
-            found=", ".join(names) or "an empty folder",
-            expected="files *.safetensors",
-            remedy=_FINISH,
+            found=_some(sorted(names)) or "an empty folder",
+            expected="files *.safetensors, *.bin or *.pt, as SGLang loads no others from a folder",
+            remedy=FINISH,
         )
     kind = next((kind for kind in _WEIGHTS if any(name.endswith(kind) for name in weights)), "")
     index = {".safetensors": INDEX, ".bin": "pytorch_model.bin.index.json"}.get(kind, "")
@@ -391,13 +380,13 @@ def _check_numbers(
             f"{folder} has weights in several files and no {index}",
             found=_some(weights),
             expected=f"{index}, which says what is in which file",
-            remedy=_FINISH,
+            remedy=FINISH,
         )
 
 
 def _missing(folder: Path, missing: list[str], expected: str) -> OperatorError:
     return OperatorError(
-        f"{folder} has not all weights", found=f"{_some(missing)} missing", expected=expected, remedy=_FINISH
+        f"{folder} has not all weights", found=f"{_some(missing)} missing", expected=expected, remedy=FINISH
     )
 
 
@@ -412,112 +401,3 @@ def _extra(folder: Path, extra: list[str], expected: str) -> OperatorError:
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-
-
-def _check_code(folder: Path, configs: Mapping[str, dict[str, Any]]) -> Iterator[OperatorError]:
-    """Whether the code that ``auto_map`` names is in the folder, with what it imports from beside it."""
-    for file in _CODE_FILES:
-        for reference in dict.fromkeys(_references(configs.get(file, {}))):
-            where, _, rest = reference.rpartition("--")
-            module, _, name = rest.partition(".")
-            if where:
-                yield OperatorError(
-                    f"{folder / file} takes code from another repository, which a unit without a network cannot reach",
-                    found=reference,
-                    expected="code in the folder of the model",
-                    remedy=f"copy {module}.py and what it imports from {where} into {folder}, and take away "
-                    f"{where}-- in auto_map of {file}",
-                )
-                continue
-            if not re.fullmatch(r"\w+\.\w+", rest):
-                yield OperatorError(
-                    f"auto_map in {folder / file} means nothing",
-                    found=reference[:80],
-                    expected="module.Class",
-                    remedy=_AGAIN,
-                )
-                continue
-            yield from _check_module(folder, file, module, name)
-
-
-def _references(config: Mapping[str, Any]) -> Iterator[str]:
-    mapped = config.get("auto_map")
-    # Older tokenizers have a list or a text at the place of the mapping.
-    entries = mapped.items() if isinstance(mapped, dict) else [("AutoTokenizer", mapped)]
-    for key, value in entries:
-        if _LOADED.fullmatch(str(key)):
-            for one in value if isinstance(value, list) else [value]:
-                if one is not None:
-                    yield str(one)
-
-
-def _check_module(folder: Path, file: str, module: str, name: str) -> Iterator[OperatorError]:
-    waiting, seen = [module], {module}
-    while waiting:
-        one = waiting.pop()
-        path = folder / f"{one}.py"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            yield OperatorError(
-                f"{folder} has not all code that {file} names",
-                found=f"{path.name}: {getattr(error, 'strerror', None) or error}",
-                expected=f"{path.name}, which {module}.{name} needs",
-                remedy=f"copy {path.name} from where the model is published",
-            )
-            continue
-        if one == module and not re.search(rf"\b{re.escape(name)}\b", text):
-            yield OperatorError(
-                f"{path} has no {name}, which {file} names",
-                found=f"{len(text)} characters without it",
-                expected=f"the class {name}",
-                remedy=_AGAIN,
-            )
-        beside = {match for groups in _RELATIVE.findall(text) for match in groups if match} - seen
-        seen |= beside
-        waiting += sorted(beside)
-
-
-def _is_drafter(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration is a drafter's, which shares the tokenizer of its target."""
-    named = config.get("architectures")
-    architecture = str(named[0]) if isinstance(named, list) and named else ""
-    return bool(
-        re.search(r"Eagle|NextN$|MTP$|Speculator", architecture)
-        or {"draft_vocab_size", "eagle_config", "speculators_model_type", "speculators_config"} & set(config)
-    )
-
-
-def _check_tokenizer(
-    folder: Path, names: Mapping[str, Any], configs: Mapping[str, dict[str, Any]]
-) -> Iterator[OperatorError]:
-    """Whether there is a tokenizer: a file of a usual name, or the one that its own code names."""
-    own = _vocabulary_files(folder, configs.get("tokenizer_config.json", {}))
-    if own and all(name in names for name in own):
-        return
-    if any(all(name in names for name in row) for row in _TOKENIZERS) or any(
-        name.endswith(".tiktoken") and "/" not in name for name in names
-    ):
-        return
-    yield OperatorError(
-        f"{folder} has no tokenizer",
-        found=", ".join(name for name in names if "token" in name) or "no file of a tokenizer",
-        expected=" or ".join(" with ".join(row) for row in ([own] if own else _TOKENIZERS[:5])),
-        remedy=f"{_FINISH}; if the server takes its tokenizer from elsewhere (tokenizer_path), set "
-        "model_weights_target_tokenizer: false",
-    )
-
-
-def _vocabulary_files(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """The files that the tokenizer's own code names in ``VOCAB_FILES_NAMES``; empty where that is not seen."""
-    for reference in _references(config):
-        module = reference.partition(".")[0]
-        try:
-            tree = ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))
-            for node in tree.body:
-                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "VOCAB_FILES_NAMES":
-                    named = ast.literal_eval(node.value)
-                    return [str(name) for name in named.values()]
-        except (OSError, ValueError, SyntaxError, RecursionError, AttributeError):
-            continue
-    return []

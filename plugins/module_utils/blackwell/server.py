@@ -84,7 +84,9 @@ def problems(
         engine: ``cuda`` or ``cpu``.
         keys: the API keys by flag name; no message repeats one.
     """
-    arguments = {name: value for name, value in arguments.items() if value is not None}
+    # YAML takes a name like 1 or no for something else than text.
+    arguments = {str(name): value for name, value in arguments.items() if value is not None}
+    environment = {str(name): value for name, value in environment.items()}
     given = {canonical(name): value for name, value in arguments.items()}
     found = [
         *name_problems(arguments),
@@ -130,7 +132,7 @@ def doubts(
     engine: str,
 ) -> list[str]:
     """What is legal and known to go wrong on some hosts, each as one sentence; arguments as for :func:`problems`."""
-    given = {canonical(name): value for name, value in arguments.items() if value is not None}
+    given = {canonical(str(name)): value for name, value in arguments.items() if value is not None}
     found = []
     fraction = number(given.get("mem_fraction_static"))
     if profile == "eagle3" and fraction is not None and fraction > MEM_FRACTION_DOUBTFUL:
@@ -158,6 +160,11 @@ def _environment_problems(environment: Mapping[str, Any]) -> list[str]:
         if not _VARIABLE_NAME.fullmatch(name):
             found.append(
                 f"{name!r} is not the name of an environment variable; correct it in {_ENVIRONMENTS}"
+            )
+        if isinstance(value, (list, dict)):
+            found.append(
+                f"The environment variable {name} is a {type(value).__name__}, expected one text; correct it in "
+                f"{_ENVIRONMENTS}"
             )
         if str(value) == "":
             found.append(

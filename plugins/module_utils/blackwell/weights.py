@@ -109,7 +109,7 @@ def find_files(folder: Path) -> dict[str, File]:
 
 
 def problems(
-    folder: Path, files: Mapping[str, File], *, tokenizer: bool | None = None
+    folder: Path, files: Mapping[str, File], *, tokenizer: bool | None = None, code: bool = True
 ) -> list[OperatorError]:
     """Everything about a model's files that would keep it from loading, as a quick look finds it.
 
@@ -117,8 +117,9 @@ def problems(
         folder: the model's.
         files: its files, as :func:`find_files` finds them.
         tokenizer: whether it has to have a tokenizer; None for all models but drafters.
+        code: whether code of its own is run (``trust_remote_code``).
     """
-    return list(check_files(folder, files, tokenizer=tokenizer))
+    return list(check_files(folder, files, tokenizer=tokenizer, code=code))
 
 
 def unreadable(folder: Path, files: Iterable[str], user: str) -> list[str]:
@@ -145,6 +146,13 @@ def unreadable(folder: Path, files: Iterable[str], user: str) -> list[str]:
     if os.waitpid(child, 0)[1]:
         raise OSError(f"cannot become the user {user}")
     return text.split("\0") if text else []
+
+
+def places(folder: Path, files: Iterable[str]) -> list[str]:
+    """The folders that have files of a model: its own, and those that links in it lead to."""
+    own = folder.resolve()
+    linked = {(folder / name).resolve().parent for name in files}
+    return [str(folder), *sorted(str(place) for place in linked if place != own and own not in place.parents)]
 
 
 def differences(
