@@ -165,6 +165,14 @@ def main() -> None:
             time.sleep(PAUSE)
         running = state in ("active", "activating")
         missing = fetch.missing(published)
+        if missing and state == "inactive" and (odd := fetch.other_sizes(published)):
+            raise OperatorError(
+                f"The hub lists other sizes of {fetch.repository} than it sends",
+                found=", ".join(f"{name} of {size} bytes" for name, size in odd.items()),
+                expected=", ".join(f"{published[name]['size']} bytes" for name in odd),
+                remedy="look at what answers: HF_ENDPOINT in model_weights_fetch_environment has to be a hub of models "
+                "that has this commit whole",
+            )
         if state == "failed" or (missing and not running):
             raise OperatorError(
                 f"Fetching {fetch.repository} failed",

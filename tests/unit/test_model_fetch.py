@@ -274,3 +274,38 @@ def test_an_answer_that_is_no_list_of_files_is_refused(answer: str, problem: str
 def test_a_size_that_is_none_is_unknown(size: object) -> None:
     answer = "a notice of the interpreter\n" + json.dumps({"config.json": {"size": size, "sha256": size}})
     assert read_listing(answer, REPOSITORY) == {"config.json": {"size": None, "sha256": ""}}
+
+
+def listing(hub: Hub, monkeypatch: pytest.MonkeyPatch, **entries: dict[str, Any]) -> None:
+    """Let the hub say something else of its files; names are written with an underscore for a dot."""
+    told = [{"rfilename": name.replace("_", "."), **entry} for name, entry in entries.items()]
+    monkeypatch.setattr(Hub, "listing", lambda self: {"id": REPOSITORY, "sha": COMMIT, "siblings": told})
+
+
+@pytest.mark.parametrize("size", ["10240", "unknown", -1, 1.5, True, [], {}, None])
+def test_a_size_that_is_none_is_asked_of_the_headers(
+    fetch: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch, size: Any
+) -> None:
+    listing(hub, monkeypatch, config_json={"size": 2}, model_safetensors={"size": size})
+    result = fetch()
+    assert (result["done"], result["total"]) == (True, len(WEIGHTS) + 2)
+
+
+@pytest.mark.parametrize("lfs", [{"oid": "a"}, {"sha256": "", "size": 1}, "pointer", [1], {"size": None}])
+def test_details_that_the_library_does_not_understand_are_done_without(
+    fetch: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch, lfs: Any
+) -> None:
+    listing(hub, monkeypatch, config_json={"size": 2}, model_safetensors={"size": 10240, "lfs": lfs})
+    result = fetch()
+    assert (result["done"], result["total"]) == (True, len(WEIGHTS) + 2)
+
+
+def test_a_size_that_the_hub_lists_wrongly_is_named(
+    fetch: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing(hub, monkeypatch, config_json={"size": 623}, model_safetensors={"size": len(WEIGHTS)})
+    message = fetch()["msg"]
+    assert message.startswith(
+        "The hub lists other sizes of someone/drafter than it sends. Found: config.json of 2 bytes."
+    )
+    assert "Expected: 623 bytes." in message

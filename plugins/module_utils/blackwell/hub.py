@@ -152,6 +152,14 @@ class Fetch:
         """Files that are not there, or not in their full size where that is known."""
         return [name for name, entry in published.items() if not self._is_there(name, entry["size"])]
 
+    def other_sizes(self, published: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+        """The sizes of files that are there, but not in the size that the hub lists."""
+        return {
+            name: (self.folder / name).stat().st_size
+            for name in self.missing(published)
+            if (self.folder / name).is_file()
+        }
+
     def _is_there(self, name: str, size: int | None) -> bool:
         path = self.folder / name
         return path.is_file() and size in (None, path.stat().st_size)

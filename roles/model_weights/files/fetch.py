@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url, snapshot_download
+from huggingface_hub.hf_api import RepoSibling
 
 
 def size_by_headers(repository: str, revision: str, name: str) -> int | None:
@@ -29,8 +30,12 @@ def main() -> None:
     if action == "get":
         snapshot_download(repository, revision=revision, local_dir=folder)
         return
-    files = HfApi().model_info(repository, revision=revision, files_metadata=True).siblings or []
-    unknown = [file.rfilename for file in files if file.size is None]
+    try:
+        files = HfApi().model_info(repository, revision=revision, files_metadata=True).siblings or []
+    except (AttributeError, KeyError, TypeError):
+        # Details that the library does not understand; the names are enough.
+        files = [RepoSibling(name) for name in HfApi().list_repo_files(repository, revision=revision)]
+    unknown = [file.rfilename for file in files if type(file.size) is not int or file.size < 0]
     with ThreadPoolExecutor(8) as askers:
         sizes = dict(
             zip(unknown, askers.map(lambda name: size_by_headers(repository, revision, name), unknown))
