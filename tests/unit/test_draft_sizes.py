@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,43 @@ def test_a_size_of_the_target_that_is_null_is_named(pair: Pair) -> None:
     # What the remedy says, done.
     del pair.draft["target_hidden_size"]
     assert pair.check() == []
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("name", ["torch.bfloat16", "bf16", "BFloat16", "fp16"])
+def test_a_type_that_is_none_is_named(pair: Pair, role: str, name: str) -> None:
+    config = pair.draft if role == "draft" else pair.target["text_config"]
+    key = "torch_dtype" if role == "draft" else "dtype"
+    config[key] = name
+    (finding,) = pair.check()
+    assert (finding.id, finding.severity) == ("dtype_name", "error")
+    # What the remedy says, done.
+    config[key] = "bfloat16"
+    assert pair.check() == []
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"rope_type": "default", "rope_theta": 1000000.0},
+        {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 1024},
+    ],
+)
+def test_positions_where_the_release_does_not_look_are_named(pair: Pair, named: dict[str, Any]) -> None:
+    """transformers 5 writes them there, and SGLang 0.5.9 has transformers 4."""
+    pair.draft["rope_parameters"] = named
+    (finding,) = pair.check()
+    assert (finding.id, finding.severity) == ("rope_parameters", "error")
+    added = finding.remedy.removeprefix("add ").partition(" to /")[0]
+    pair.draft |= json.loads(f"{{{added}}}")
+    assert pair.check() == []
+    del pair.draft["rope_theta"]
+    pair.release = published("0.5.10.post1")
+    assert "rope_parameters" not in pair.ids()
+
+
+def test_positions_as_a_class_has_them_are_no_finding(pair: Pair) -> None:
+    pair.draft["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    assert pair.check() == []
+    pair.target["text_config"] = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 50000}}
+    assert [finding.severity for finding in pair.check()] == ["warning"]

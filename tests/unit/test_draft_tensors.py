@@ -153,6 +153,7 @@ def test_what_sglang_would_skip_or_leave_random_is_refused(
 def test_a_quantized_drafter_is_compared_by_its_modules(pair: Pair) -> None:
     pair.draft["quantization_config"] = {"quant_method": "fp8"}
     pair.tensors["midlayer.mlp.up_proj.weight_scale"] = Weights("F32", ())
+    pair.tensors["midlayer.self_attn.k_scale"] = Weights("F32", (1,))
     assert pair.check() == []
     del pair.tensors["midlayer.mlp.up_proj.weight_scale"], pair.tensors["midlayer.mlp.up_proj.weight"]
     assert "1 missing: midlayer.mlp.up_proj." in pair.check()[0].found

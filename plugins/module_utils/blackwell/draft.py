@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import draft_foreign, draft_tensors
+from . import draft_foreign, draft_tensors, draft_values
 from .booleans import parse_environment_boolean
 from .draft_case import (
     DAMAGED_DRAFTER,
@@ -108,16 +108,6 @@ def _sizes(case: Case) -> Iterator[Finding]:
                 f"several of {', '.join(model.places)} in {model.path}/config.json",
                 "nothing has to be done if the model is known to work",
             )
-
-
-@_rule
-def _overrides(case: Case) -> Iterator[Finding]:
-    if case.argument("json_model_override_args") not in (None, "", "{}", {}):
-        yield not_checked(
-            "What json_model_override_args changes",
-            "SGLang lays it over the configurations of both models, and the other findings are about the files",
-            "write it into the config.json that is meant, and take it out of eagle3_server_extra_arguments",
-        )
 
 
 @_rule
@@ -328,33 +318,6 @@ def _window(case: Case) -> Iterator[Finding]:
 
 
 @_rule
-def _dtype(case: Case) -> Iterator[Finding]:
-    if case.argument("dtype") not in (None, "auto"):
-        return
-    target, draft = (_loaded_as(model) for model in (case.target, case.draft))
-    if target == draft or any(model.dtype_elsewhere for _, model in case.roles):
-        return
-    reason = ", which SGLang loads as float16" if draft == "float16" and case.draft.dtype != "float16" else ""
-    yield Finding(
-        "dtype",
-        "error",
-        "Drafter and target would be loaded in different types, and they share an embedding",
-        f"{case.draft.dtype or 'no dtype'} in the drafter's config.json{reason}; {target} for the target",
-        "the same type",
-        f"set dtype: {target} in eagle3_server_extra_arguments",
-    )
-
-
-def _loaded_as(model: Model) -> str:
-    """The type that SGLang makes of a configuration's, with ``--dtype auto``."""
-    short = {"half": "float16", "float": "float32"}
-    named = short.get(model.dtype or "float32", model.dtype or "float32")
-    if named != "float32":
-        return named
-    return "bfloat16" if str(model.text.get("model_type")).startswith("gemma") else "float16"
-
-
-@_rule
 def _depth(case: Case) -> Iterator[Finding]:
     layers = case.draft.text.get("num_hidden_layers")
     one = case.draft.architecture == MLA_DRAFTER or (case.is_llama and case.release.before(MANY_STATES))
@@ -438,6 +401,9 @@ def _heads(case: Case) -> Iterator[Finding]:
 
 
 _RULES += [
+    draft_values.check_overrides,
+    draft_values.check_types,
+    draft_values.check_rope,
     draft_tensors.check_format,
     draft_tensors.check_names,
     draft_tensors.check_draft_vocabulary,

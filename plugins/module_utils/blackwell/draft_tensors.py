@@ -11,6 +11,8 @@ from .draft_class import DrafterClass, UnreadError, read_class
 
 # Tensors without a parameter that change nothing: SGLang computes the first itself, and does not read the second.
 _HARMLESS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|rotary_emb\.(cos|sin)_cached)$")
+# Scales of an 8-bit cache, which the drafter's loader does not read: it takes 1.
+_CACHE_SCALE = re.compile(r"\.self_attn\.(attn\.)?[kvq]_scale$")
 _RULED = ("fc.weight", "fc.", "lm_head.weight")
 _SHOWN = 4
 
@@ -51,7 +53,11 @@ def check_names(case: Case) -> Iterator[Finding]:
         return
     if case.draft.quantized:
         takes = _by_module(takes)
-    names = {_module(name) if case.draft.quantized else name for name in case.draft.tensors}
+    names = {
+        _module(name) if case.draft.quantized else name
+        for name in case.draft.tensors
+        if not _CACHE_SCALE.search(name)
+    }
     yield from _compare_names(case, takes, names)
     if not case.draft.quantized:
         yield from _compare_shapes(case, takes)
