@@ -448,3 +448,29 @@ def test_a_cache_of_the_hub_names_its_snapshots(tmp_path: Path) -> None:
     assert said(snapshot) == []
     # What makes them readable has to reach where the links lead.
     assert places(snapshot, ["config.json"]) == [str(snapshot), str(tmp_path / "blobs")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("own.py", "<!DOCTYPE html><html>Config</html>"),
+        ("own.py", "version https://git-lfs.github.com/spec/v1\noid sha256:Config\n"),
+        ("tokenizer.json", '{"error": "Repository not found"}'),
+        ("tokenizer.json", '\n{ "detail": "Not authenticated" }'),
+    ],
+)
+def test_an_answer_of_a_server_is_neither_code_nor_json_of_a_model(
+    model: Path, name: str, content: str
+) -> None:
+    write(model, "config.json", {**TARGET, "auto_map": {"AutoConfig": "own.Config"}})
+    write(model, "own.py", "class Config: ...\n")
+    write(model, "__init__.py", "")
+    assert said(model) == []
+    write(model, name, content)
+    assert said(model)[0].startswith(f"{name} is not the file that it should be.")
+
+
+def test_notes_of_macos_are_no_weights(model: Path) -> None:
+    (model / "._model.safetensors").write_bytes(b"Mac OS X")
+    assert said(model) == []
+    assert sorted(read_tensors(model)) == ["a", "b"]

@@ -24,7 +24,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt")
 _NO_WEIGHTS = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
 _NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<kind>\.safetensors|\.bin)")
 # What is never empty, and never a page or a pointer.
-_SOLID = (*_WEIGHTS, ".gguf", ".json", ".model", ".tiktoken")
+_SOLID = (*_WEIGHTS, ".gguf", ".py", ".json", ".model", ".tiktoken")
 # JSON files that are an object wherever they come from; others may be any JSON.
 _OBJECTS = {
     CONFIG,
@@ -105,7 +105,10 @@ def loaded_weights(folder: Path) -> list[Path]:
     Raises:
         OperatorError: the index is damaged.
     """
-    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    # Hidden ones are of other tools, such as ._model.safetensors of macOS; SGLang's pattern passes over them.
+    found = sorted(
+        path for path in folder.glob("*.safetensors") if path.is_file() and not path.name.startswith(".")
+    )
     if (folder / INDEX).exists():
         named = set(read_index(folder / INDEX).values())
         return [path for path in found if path.name in named]
@@ -255,11 +258,14 @@ def _looks_like(path: Path) -> str:
     except OSError as error:
         return f"a file that cannot be read ({error.strerror or error})"
     if not start:
-        return "an empty file"
+        # Python is often empty where it marks a package.
+        return "" if path.suffix == ".py" else "an empty file"
     if start.startswith(b"version https://git-lfs."):
         return "a pointer of git-lfs"
     if re.match(rb"\s*<(!doctype|html|head|\?xml|error)\b", start.lower().removeprefix(b"\xef\xbb\xbf")):
         return "a page of a web server"
+    if re.match(rb'\s*\{\s*"(error|detail)"\s*:', start):
+        return "an error of a web server"
     return ""
 
 
