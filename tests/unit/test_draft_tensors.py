@@ -411,6 +411,7 @@ def test_the_map_that_sglang_does_not_read_refuses_nothing_by_itself(
 def test_what_is_laid_over_the_configurations_is_said_to_be_unchecked(pair: Pair) -> None:
     pair.check()
     target, draft = (read_model(pair.folder / name, tensors=name == "draft") for name in ("target", "draft"))
-    given = {**ARGUMENTS, "json_model_override_args": '{"num_hidden_layers": 2}'}
-    (finding,) = check(Case(target, draft, given, {}, pair.release))
-    assert (finding.id, finding.severity) == ("not_checked", "warning")
+    for name in ("json_model_override_args", "json-model-override-args"):
+        given = {**ARGUMENTS, name: '{"num_hidden_layers": 2}'}
+        (finding,) = check(Case(target, draft, given, {}, pair.release))
+        assert (finding.id, finding.severity) == ("not_checked", "warning")

@@ -12,16 +12,11 @@ from .draft_class import LLAMA_DRAFTER
 from .draft_model import LAYER_IDS, Model
 from .draft_release import Release
 from .errors import OperatorError
+from .free_form import canonical
 from .safetensors import Tensor
 
 # The first release in which drafters may listen to another number of layers than three, or have latent attention.
 MANY_STATES = (0, 5, 12)
-# Flags with a second spelling, which the inventory may use.
-_SPELLINGS = {
-    "tp_size": "tensor_parallel_size",
-    "dp_size": "data_parallel_size",
-    "speculative_draft_model_path": "speculative_draft_model",
-}
 OTHER_DRAFTER = "use a drafter that was trained for this target (eagle3_server_draft_model_path)"
 DAMAGED_DRAFTER = "copy the drafter again; if its publisher has it like this, use another one"
 
@@ -58,9 +53,9 @@ def not_checked(subject: str, reason: str, remedy: str) -> Finding:
 
 
 def find_argument(arguments: Mapping[str, Any], name: str) -> Any:
-    """The value of a flag, in either of its spellings."""
-    value = arguments.get(name)
-    return arguments.get(_SPELLINGS[name]) if value is None and name in _SPELLINGS else value
+    """The value of a flag, in any of its spellings; None if it is not given."""
+    given = (value for key, value in arguments.items() if canonical(str(key)) == name)
+    return next((value for value in given if value is not None), None)
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ class Case:
     def attention_ranks(self) -> int:
         """How many GPUs share the heads of a layer."""
         try:
-            spreads = is_true(self.arguments.get("enable_dp_attention"))
+            spreads = is_true(self.argument("enable_dp_attention"))
         except ValueError as error:
             raise OperatorError(
                 "The server's enable_dp_attention is no truth value",
