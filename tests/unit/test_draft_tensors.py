@@ -154,6 +154,7 @@ def test_a_quantized_drafter_is_compared_by_its_modules(pair: Pair) -> None:
     pair.draft["quantization_config"] = {"quant_method": "fp8"}
     pair.tensors["midlayer.mlp.up_proj.weight_scale"] = Weights("F32", ())
     pair.tensors["midlayer.self_attn.k_scale"] = Weights("F32", (1,))
+    pair.tensors["midlayer.mlp.down_proj.weight.absmax"] = Weights("F32", (1,))
     assert pair.check() == []
     del pair.tensors["midlayer.mlp.up_proj.weight_scale"], pair.tensors["midlayer.mlp.up_proj.weight"]
     assert "1 missing: midlayer.mlp.up_proj." in pair.check()[0].found
@@ -184,7 +185,8 @@ def test_only_classes_of_eagle_3_are_drafters(pair: Pair, architecture: str, kin
     [
         {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3"},
         {"architectures": ["Eagle3DraftModel"], "transformer_layer_config": {"hidden_size": H}},
-        {**DRAFT, "speculators_config": {"algorithm": "eagle3"}},
+        {**DRAFT, "architectures": ["Eagle3Speculator"], "speculators_config": {"algorithm": "eagle3"}},
+        {**DRAFT, "transformer_layer_config": {"hidden_size": H}},
         {"speculators_version": "0.3.0"},
         {"architectures": ["Eagle3LlamaForCausalLM"], "model_type": "eagle"},
         {"model_type": "eagle", "model": {"hidden_size": H}},
@@ -212,6 +214,11 @@ def test_a_converted_drafter_is_accepted(pair: Pair) -> None:
     pair.draft = DRAFT
     rename("layers.0.", "midlayer.")(pair)
     assert pair.check() == []
+    # What tells where it is from may stay: SGLang does not read it, and the tensors are looked at anyway.
+    pair.draft = {**DRAFT, "speculators_version": "0.3.0", "speculators_config": {"algorithm": "eagle3"}}
+    assert pair.check() == []
+    rename("midlayer.", "layers.0.")(pair)
+    assert pair.ids() == ["tensor_names"]
 
 
 @pytest.mark.parametrize("layers", [[], [2], [1, 5, 8]])
@@ -373,6 +380,9 @@ def test_a_language_model_is_not_told_to_call_itself_a_drafter(pair: Pair) -> No
 def test_a_configuration_without_a_type_is_named(pair: Pair) -> None:
     del pair.draft["model_type"]
     assert "model_type" in pair.ids()
+    for unknown in ("eagle3", "LLaMA", "llama-eagle3", "draft_model"):
+        pair.draft["model_type"] = unknown
+        assert "model_type" in pair.ids()
     pair.draft["model_type"] = "llama"
     assert pair.check() == []
 

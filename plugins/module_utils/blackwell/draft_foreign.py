@@ -59,6 +59,9 @@ def check_foreign(case: Case) -> Iterator[Finding]:
     """Whether the drafter is in the format of another program. Nothing else that is said of it would be true."""
     config, named = case.draft.config, case.draft.architecture
     own = named in case.release.architectures or named in (LLAMA_DRAFTER, MLA_DRAFTER)
+    # A converted drafter has SGLang's class, and sizes at the top; keys that tell where it is from may have stayed.
+    if own and "transformer_layer_config" not in config and case.draft.hidden is not None:
+        return
     formats = _FORMATS[:1] if own else _FORMATS
     for keys, classes, types, name in formats:
         there = sorted(keys & set(config))
@@ -108,16 +111,20 @@ def check_classes(case: Case) -> Iterator[Finding]:
             remedy,
         )
     named = case.draft.architecture
-    known = case.draft.config.get("model_type") or case.draft.config.get("auto_map")
+    kind = str(case.draft.config.get("model_type") or "")
     # Without it transformers takes the first of its types that the path has in it.
-    if named == LLAMA_DRAFTER and not known and "llama" not in case.draft.path:
+    known = case.draft.config.get("auto_map") or (
+        not re.search(r"[A-Z]|eagle|speculator|draft", kind) if kind else "llama" in case.draft.path
+    )
+    if named == LLAMA_DRAFTER and not known:
         yield Finding(
             "model_type",
             "error",
-            "The drafter's config.json lacks model_type, by which transformers tells the class of a configuration",
-            "no model_type",
+            "The drafter's config.json has no model_type that transformers knows, by which it tells the class of a "
+            "configuration",
+            f"model_type {kind}" if kind else "no model_type",
             "llama",
-            f'add "model_type": "llama" to {case.draft.path}/config.json',
+            f'write "model_type": "llama" into {case.draft.path}/config.json',
         )
     if named in release.architectures and named not in release.drafters:
         renamed = _is_renamed(case)

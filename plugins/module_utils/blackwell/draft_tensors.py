@@ -65,7 +65,9 @@ def check_names(case: Case) -> Iterator[Finding]:
 
 def _module(name: str) -> str:
     """A name without its last part: a quantized module has tensors of several names instead of ``weight``."""
-    return name.rpartition(".")[0] + "." if "." in name else name
+    # bitsandbytes has parts of a weight below its name.
+    module = re.sub(r"\.weight\..+", ".weight", name).rpartition(".")[0]
+    return f"{module}." if module else name
 
 
 def _by_module(takes: DrafterClass) -> DrafterClass:
