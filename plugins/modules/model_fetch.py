@@ -13,8 +13,8 @@ description:
   - Fetches a repository of the Hugging Face hub with the C(huggingface_hub) of a release, as the service user, in a
     transient unit of systemd. An interrupted download goes on where it was; one that runs already is joined.
   - Space is checked before, as far as the hub tells sizes; a warning says so if it does not.
-  - A model that the manifest records from this commit is not looked up again while its folder
-    is there, so converged hosts need no network.
+  - A model that the manifest records from this commit is not looked up again while all of its files are there, so
+    converged hosts need no network.
   - The action plugin of the same name shows how far it is.
 author: Blackwell SGLang contributors
 options:
@@ -145,7 +145,8 @@ def main() -> None:
     try:
         fetch.check()
         recorded = weights.read_manifest(Path(given["manifest"]))
-        if (recorded.path, recorded.source) == (given["path"], fetch.source) and fetch.folder.is_dir():
+        known = (recorded.path, recorded.source) == (given["path"], fetch.source) and fetch.folder.is_dir()
+        if known and all((fetch.folder / name).exists() for name in recorded.files):
             module.exit_json(changed=False, done=True, have=0, total=0, published={})
         if module.check_mode and not Path(fetch.python).exists():
             module.exit_json(changed=True, done=False, have=0, total=0, published={})

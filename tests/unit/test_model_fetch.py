@@ -109,6 +109,19 @@ def test_a_recorded_model_needs_no_network(fetch: Run, tmp_path: Path, hub: Hub)
     assert fetch()["changed"]
 
 
+def test_a_file_that_a_recorded_model_lost_is_fetched_again(fetch: Run, tmp_path: Path, hub: Hub) -> None:
+    assert fetch()["done"]
+    source = {"repository": REPOSITORY, "revision": COMMIT}
+    files = {"model.safetensors": {"size": len(WEIGHTS), "changed": 1, "sha256": ""}}
+    record = {"path": str(tmp_path / "models" / "draft"), "source": source, "files": files}
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "draft.json").write_text(json.dumps(record))
+    assert not fetch()["changed"]
+    (tmp_path / "models" / "draft" / "model.safetensors").unlink()
+    assert fetch()["changed"]
+    assert (tmp_path / "models" / "draft" / "model.safetensors").read_bytes() == WEIGHTS
+
+
 def test_an_interrupted_download_goes_on_where_it_was(fetch: Run, tmp_path: Path, hub: Hub) -> None:
     # huggingface_hub keeps pieces of 10 MiB.
     piece = 10 << 20
