@@ -186,6 +186,11 @@ OLD_ENVIRONMENTS = {
     "url": f"https_proxy=http://someone:{OLD}@proxy:3128\n",
     "access key": f"AWS_ACCESS_KEY_ID={OLD}\n",
     "passphrase": f"GPG_PASSPHRASE={OLD}\n",
+    "short for password": f"DB_PWD={OLD}\n",
+    "short for authorization": f"REGISTRY_AUTH={OLD}\n",
+    "proxy without a scheme": f"https_proxy=someone:{OLD}@proxy:3128\n",
+    "password with signs of a URL": f"https_proxy=http://someone:a/b@{OLD}@proxy:3128\n",
+    "a header": f'CURL_HEADER="Authorization: Bearer {OLD}"\n',
 }
 
 

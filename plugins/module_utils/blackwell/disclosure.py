@@ -13,8 +13,12 @@ from typing import Any
 
 from .redaction import HIDDEN, redact
 
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION", re.IGNORECASE)
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s\"'@]*@")
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION|(?<=_)(PWD|AUTH)(?![A-Z])", re.IGNORECASE
+)
+# Up to the last @, as a password may hold one; some write a proxy without its scheme.
+_URL_LOGIN = re.compile(r"(?<=://)[^\s\"']*@|(?<![^\s\"'=,])[^/\s\"'@:=,]+:(?!//)[^\s\"']+@(?=[\w.-]+:\d)")
+_BEARER = re.compile(r"(?<=\bBearer )[^\s\"']+|(?<=\bBasic )[^\s\"']{8,}", re.IGNORECASE)
 _KEY_ARGUMENT = re.compile(r"key", re.IGNORECASE)
 # Lines as render_config and render_environment write them: a whole value on one line.
 _CONFIG_LINE = re.compile(
@@ -31,7 +35,7 @@ def is_secret_name(name: str) -> bool:
 
 def shown_value(name: str, value: str) -> str:
     """A variable's value as it may be shown: not at all under a telling name, and without the login in a URL."""
-    return HIDDEN if is_secret_name(name) else _URL_LOGIN.sub(f"{HIDDEN}@", value)
+    return HIDDEN if is_secret_name(name) else _BEARER.sub(HIDDEN, _URL_LOGIN.sub(f"{HIDDEN}@", value))
 
 
 def secrets_of(
@@ -92,6 +96,4 @@ def _entry(line: str) -> str:
         return line
     name, between, value = match.groups()
     telling = _KEY_ARGUMENT.search(name) if between == ": " else is_secret_name(name)
-    return (
-        f'{name}{between}"{HIDDEN}"' if telling else f"{name}{between}{_URL_LOGIN.sub(HIDDEN + '@', value)}"
-    )
+    return f'{name}{between}"{HIDDEN}"' if telling else f"{name}{between}{shown_value('', value)}"
