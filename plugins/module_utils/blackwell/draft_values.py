@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 from .draft_case import Case, Finding, not_checked
@@ -11,7 +12,7 @@ from .draft_model import Model
 # The first release that reads rope_parameters, with transformers 5.
 ROPE_PARAMETERS = (0, 5, 10)
 # transformers looks the name up in torch.
-_TYPES = ("bfloat16", "float16", "half", "float32", "float", "float64", "double")
+_TYPES = re.compile(r"bfloat16|float16|half|float32|float|float64|double|float8_\w+|u?int\d+")
 # The base that the class of Llama's configuration has as a rule.
 _BASE = 10000
 
@@ -28,7 +29,7 @@ def check_overrides(case: Case) -> Iterator[Finding]:
 
 def check_types(case: Case) -> Iterator[Finding]:
     """Whether both are loaded in one type, which PyTorch knows."""
-    wrong = [(role, model) for role, model in case.roles if model.dtype and model.dtype not in _TYPES]
+    wrong = [(role, model) for role, model in case.roles if model.dtype and not _TYPES.fullmatch(model.dtype)]
     for role, model in wrong:
         yield Finding(
             "dtype_name",
