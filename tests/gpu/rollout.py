@@ -243,8 +243,8 @@ def stage(rig: Rig) -> dict[str, Any]:
     planned = releases.plan(
         root=given["sglang_stack_root"],
         lock=lock,
-        patches=rig.project / "files" / "patches",
-        enabled={**given["model_patches_enabled"], **given["sm120_guards_enabled"]},
+        patches=dict.fromkeys(("model", "guard"), rig.project / "files" / "patches"),
+        enabled={"model": given["model_patches_enabled"], "guard": given["sm120_guards_enabled"]},
         engine_files=rig.project / "files" / "engines" / "cuda" / "site-packages",
         toolkit="present",
     )
@@ -252,6 +252,8 @@ def stage(rig: Rig) -> dict[str, Any]:
     if not (folder / "lock.txt").exists():
         packages = environment(folder / "venv", [image()])
         shutil.copytree(rig.site, packages, symlinks=True, dirs_exist_ok=True)
+        # Kernels are compiled by it, and the service looks for it beside its interpreter.
+        (folder / "venv" / "bin" / "ninja").symlink_to(packages / "bin" / "ninja")
         write_marker(folder / "venv", lock=lock.digest, python=sys.executable, proved=False)
         shutil.copy(rig.work / "lock.txt", folder / "lock.txt")
     return {"release": planned["id"]}

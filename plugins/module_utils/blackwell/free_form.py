@@ -31,6 +31,7 @@ VARIABLE_OF: Mapping[str, str] = {
     "mem_fraction_static": "eagle3_server_mem_fraction_static",
     "max_running_requests": "eagle3_server_max_running_requests",
     "cuda_graph_max_bs": "eagle3_server_cuda_graph_max_bs",
+    "triton_attention_num_kv_splits": "eagle3_server_triton_attention_num_kv_splits",
     "speculative_algorithm": "eagle3_server_profile",
     "speculative_draft_model_path": "eagle3_server_draft_model_path",
     "speculative_draft_model_quantization": "eagle3_server_draft_quantization",

@@ -23,6 +23,7 @@ _LEAST: Mapping[str, int] = {
     "eagle3_server_context_length": 1,
     "eagle3_server_max_running_requests": 1,
     "eagle3_server_cuda_graph_max_bs": 1,
+    "eagle3_server_triton_attention_num_kv_splits": 1,
     "eagle3_server_speculative_num_steps": 1,
     "eagle3_server_speculative_eagle_topk": 1,
     "eagle3_server_speculative_num_draft_tokens": 1,
