@@ -364,9 +364,8 @@ def _checks(raw: Iterable[Mapping[str, Any]], file: str) -> tuple[Check, ...]:
             raise ValueError(f"check with {sorted(one)}: exactly one of {sorted(_CHECKS)}")
         check = Check(**{"file": file, **_texts(one)})
         _file(check.file)
-        for pattern in (check.has, check.once, check.lacks):
-            if pattern is not None:
-                syntax.statements(pattern)
+        for pattern in filter(None, (check.has, check.once, check.lacks)):
+            syntax.statements(pattern)
         checks.append(check)
     return tuple(checks)
 
