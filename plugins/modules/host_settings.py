@@ -15,8 +15,9 @@ options:
   wanted:
     description:
       - What is wanted; what is left out or empty is left alone.
-      - C(persistence) (bool), C(power_limit_w) (watts), C(governor), C(aspm) (policy), C(disable_acs) (bool),
-        C(shm_gib), C(sysctl) (name to value), C(modprobe) (module to parameters), C(kernel_parameters) (words).
+      - C(gpus) (UUIDs of the cards that are meant; none for all), C(persistence) (bool), C(power_limit_w) (watts),
+        C(governor), C(aspm) (policy), C(disable_acs) (bool), C(shm_gib), C(sysctl) (name to value), C(modprobe)
+        (module to parameters), C(kernel_parameters) (words).
     type: dict
     required: true
 attributes:

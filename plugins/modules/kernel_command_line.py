@@ -66,10 +66,12 @@ def plan(ours: Path, wanted: list[str]) -> str:
     """The text of our file.
 
     Raises:
-        OperatorError: there is no GRUB, a file of others cannot be read or wins, or a reboot has been in vain.
+        OperatorError: a word cannot be given, there is no GRUB, or it boots nothing, a file of others cannot be read
+            or wins, or a reboot has been in vain.
     """
     if not wanted:
         return ""
+    grub.check_words(wanted)
     texts = grub.read_files(ours)
     if not texts:
         raise OperatorError(
@@ -79,6 +81,7 @@ def plan(ours: Path, wanted: list[str]) -> str:
             remedy="give the kernel its parameters by the boot loader of this host, and empty "
             "host_tuning_kernel_parameters",
         )
+    grub.check_boot_loader()
     text = str(grub.drop_in(grub.evaluate(texts), wanted))
     grub.check(grub.evaluate({**texts, ours: text} if text else texts), ours, wanted)
     grub.check_booted(wanted)

@@ -33,6 +33,7 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "grub").write_text(GRUB, encoding="utf-8")
     monkeypatch.setattr(used_by_modules, "GRUB_CFG", tmp_path / "boot" / "grub.cfg")
     monkeypatch.setattr(used_by_modules, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(used_by_modules, "KERNEL_CMDLINE", tmp_path / "kernel" / "cmdline")
     return tmp_path / "grub.d" / "90-sglang-host-tuning.cfg"
 
 
@@ -255,3 +256,80 @@ def test_a_reboot_that_did_not_help_is_an_error_and_not_another_reboot(
         assert "root=/dev/sda1 quiet" in told["msg"]
     (proc / "cmdline").write_text("root=/dev/sda1 amd_iommu=off\n", encoding="utf-8")
     assert not run_module("kernel_command_line", wanted).get("failed")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        'dyndbg="file a.c +p"',
+        "memmap=16G$32G",
+        "a='b'",
+        "x=`id`",
+        "NVreg_RegistryDwords=A=1;B=2",
+        "a b",
+        "b\\c",
+        "",
+    ],
+)
+def test_a_word_that_would_reach_the_kernel_as_another_one_is_refused(
+    ours: Path, run_module: Run, word: str
+) -> None:
+    told = run_module("kernel_command_line", {"parameters": ["iommu=off", word], "path": str(ours)})
+    assert told["msg"].startswith(f"{word!r} cannot be given to the kernel through GRUB as it is. Found: ")
+    assert not ours.exists()
+
+
+@pytest.mark.parametrize(
+    "wanted", [["console=ttyS0,115200"], ["hugepagesz=1G", "hugepages=16"], ["pci=realloc"]]
+)
+def test_words_that_the_kernel_takes_several_of_are_no_contradiction(
+    ours: Path, run_module: Run, wanted: list[str]
+) -> None:
+    (ours.parent / "50-cloudimg-settings.cfg").write_text(
+        'GRUB_CMDLINE_LINUX_DEFAULT="console=tty1 console=ttyS1 hugepagesz=2M hugepages=64 pci=noaer"\n',
+        encoding="utf-8",
+    )
+    assert run_module("kernel_command_line", {"parameters": wanted, "path": str(ours)})["changed"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'GRUB_CMDLINE_LINUX_DEFAULT="$(echo "$GRUB_CMDLINE_LINUX_DEFAULT" | sed s/quiet//)"\n',
+        "GRUB_CMDLINE_LINUX_DEFAULT=`cat /run/words`\n",
+        "if grep -q x /proc/cmdline; then :; else GRUB_CMDLINE_LINUX_DEFAULT=quiet; fi\n",
+    ],
+)
+def test_what_a_command_would_have_made_of_a_file_is_said_to_be_unknown(
+    ours: Path, run_module: Run, text: str
+) -> None:
+    (ours.parent / "95-site.cfg").write_text(text, encoding="utf-8")
+    wanted = {"parameters": ["amd_iommu=off"], "path": str(ours)}
+    assert run_module("kernel_command_line", wanted)["msg"].startswith(
+        "It is not known whether amd_iommu=off would"
+    )
+    (ours.parent / "95-site.cfg").rename(ours.parent / "10-site.cfg")
+    assert run_module("kernel_command_line", wanted)["changed"], "read before ours it takes nothing away"
+
+
+def test_a_host_that_another_loader_boots_is_told_where_its_words_belong(
+    ours: Path, run_module: Run, tmp_path: Path
+) -> None:
+    cmdline = tmp_path / "kernel" / "cmdline"
+    cmdline.parent.mkdir()
+    cmdline.write_text("root=ZFS=rpool/ROOT/pve-1 boot=zfs\n", encoding="utf-8")
+    wanted = {"parameters": ["amd_iommu=off"], "path": str(ours)}
+    told = run_module("kernel_command_line", wanted)["msg"]
+    assert told.startswith(f"GRUB does not boot this host. Found: {cmdline}, and no ")
+    assert not ours.exists() and "proxmox-boot-tool refresh" in told
+    assert not run_module("kernel_command_line", {**wanted, "parameters": []})["changed"], "its remedy"
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot" / "grub.cfg").write_text("\tlinux /vmlinuz quiet\n", encoding="utf-8")
+    assert run_module("kernel_command_line", wanted)["changed"], (
+        "dracut and others have such a file beside GRUB"
+    )
+
+
+def test_sh_is_limited_in_time_and_files_and_complains_of_nothing(tmp_path: Path) -> None:
+    _, values, said = grub._source(["GRUB_CMDLINE_LINUX=$(ulimit -t)-$(ulimit -f)"])
+    assert (values[0], said) == ("5-2048", "")

@@ -147,6 +147,7 @@ def test_shared_memory_that_fills_is_freed_by_a_start(
     shared = good_host.root / "dev/shm"
     shared.mkdir(parents=True)
     (shared / "nccl-a1").write_bytes(b"x" * 2**20)
+    os.utime(shared / "nccl-a1", (0, 0))
     full = replace(good, shm_free_bytes=good.shm_bytes and good.shm_bytes // 10)
     full.shm_largest = collect._largest_shared(good_host)
     message = said(judge(full))["shm"]

@@ -139,7 +139,8 @@ def test_everything_that_stops_a_server_asks_first_whether_one_can_start() -> No
     asks = {
         "roles/eagle3_server/tasks/activate.yml": "start.yml",
         "roles/eagle3_server/tasks/rollback.yml": "start.yml",
-        "roles/rollout/tasks/drain.yml": "state: drained",
+        "roles/rollout/tasks/main.yml": "drain.yml",
+        "roles/rollout/tasks/rollback.yml": "rollback_start.yml",
         "playbooks/tasks/repatch_service.yml": "state: restarted",
     }
     for name, stops in asks.items():

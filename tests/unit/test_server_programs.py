@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import importlib.util
 import json
+import logging
 import mmap
 import os
 import pwd
@@ -461,6 +462,43 @@ def test_what_is_no_answer_passes(leave: Callable[..., tuple[Answer, list[int]]]
     assert leave(disconnect, [KEY])[0] == disconnect
 
 
+@pytest.mark.parametrize("kind", [b"application/json", b"text/plain"])
+def test_an_answer_without_a_key_leaves_as_the_application_sent_it(
+    leave: Callable[..., tuple[Answer, list[int]]], kind: bytes
+) -> None:
+    start, *parts = answer([b'{"a": ', b"1", b"}"], kind)
+    # An answer to HEAD, and one that says "not modified", tell the length of a body that does not follow.
+    bodiless = [{**start, "status": 304}, {"type": "http.response.body", "body": b""}]
+    for sent in ([start, *parts], bodiless, [start, {"type": "http.response.body"}]):
+        assert leave(list(sent), [KEY])[0] == sent
+
+
+def test_nothing_leaves_before_the_start_of_its_answer(
+    leave: Callable[..., tuple[Answer, list[int]]],
+) -> None:
+    start, body = answer(b'{"a": 1}')
+    for kind in ("http.response.pathsend", "http.response.zerocopysend", "http.response.debug"):
+        sent = [start, {"type": kind}]
+        assert leave(list(sent), [KEY])[0] == sent
+    sent = [start, body, {"type": "http.response.trailers", "headers": []}]
+    assert leave(list(sent), [KEY])[0] == sent
+
+
+@pytest.mark.parametrize(
+    "given", [("%d tokens for " + KEY, "many"), ("%s %s", KEY), ("100% of " + KEY, 1), ("{}", KEY)]
+)
+def test_a_log_call_that_does_not_fit_ends_no_request_and_tells_no_key(
+    programs: Path, given: tuple[Any, ...]
+) -> None:
+    before = logging.getLogRecordFactory()
+    try:
+        load(programs / "serve.py").redact_log_records([KEY])
+        record = logging.getLogger("anybody").makeRecord("a", 20, "f", 1, given[0], given[1:], None)
+        assert KEY not in record.getMessage()
+    finally:
+        logging.setLogRecordFactory(before)
+
+
 def test_keys_with_several_tokenizers_are_refused_before_anything_starts(
     programs: Path, tmp_path: Path
 ) -> None:
@@ -609,6 +647,8 @@ def test_free_cards_beside_the_chosen_ones_make_no_start(
     [
         (("0,9",), "nvidia-smi shows no GPU 9, which the deployment names"),
         (("1,GPU-ffff",), "nvidia-smi shows no GPU GPU-ffff, which the deployment names"),
+        (("1,GPU-00000001",), "CUDA_VISIBLE_DEVICES=1,GPU-00000001 names GPU 1 twice"),
+        (("1,MIG-4c2e",), "nvidia-smi shows no GPU MIG-4c2e, which the deployment names; it shows 0, 1, 2"),
         (("1",), "CUDA_VISIBLE_DEVICES=1 names 1 of 2 GPUs"),
         (("0,1", (PRO,)), "the name of GPU 0 is NVIDIA T400, and the deployment was made for " + PRO),
         (("1,2", (), ("GPU-00000001-5ac1", "GPU-a")), "the uuid of GPU 2 is GPU-00000002-5ac1"),
@@ -721,6 +761,8 @@ def test_what_nobody_has_open_is_removed_and_said(
     shared = tmp_path / "shm"
     for name in ("nccl-a1", "psm_b2", "sgl_c3", "torch_d4", "opened", "sem.other", "nccl-open", "psm_mapped"):
         (shared / name).write_bytes(b"x" * 5000)
+        os.utime(shared / name, (0, 0))
+    (shared / "psm_on_its_way").write_bytes(b"x")
     (shared / "sgl_folder").mkdir()
     (shared / "sgl_link").symlink_to(tmp_path)
     with (shared / "nccl-open").open("rb"), (shared / "psm_mapped").open("r+b") as file:
@@ -729,7 +771,15 @@ def test_what_nobody_has_open_is_removed_and_said(
         prepare.clear_shared_memory(user)
         left = sorted(path.name for path in shared.iterdir())
         mapped.close()
-    assert left == ["nccl-open", "opened", "psm_mapped", "sem.other", "sgl_folder", "sgl_link"]
+    assert left == [
+        "nccl-open",
+        "opened",
+        "psm_mapped",
+        "psm_on_its_way",
+        "sem.other",
+        "sgl_folder",
+        "sgl_link",
+    ]
     said = capsys.readouterr().out
     assert f"what an earlier server of {user} left" in said
     assert all(name in said for name in ("nccl-a1", "psm_b2", "sgl_c3", "torch_d4"))
@@ -737,6 +787,7 @@ def test_what_nobody_has_open_is_removed_and_said(
 
 def test_files_of_other_users_stay(prepare: ModuleType, tmp_path: Path, user: str) -> None:
     (tmp_path / "shm" / "nccl-a1").touch()
+    os.utime(tmp_path / "shm" / "nccl-a1", (0, 0))
     other = next(entry.pw_name for entry in pwd.getpwall() if entry.pw_uid != os.getuid())
     for name in (other, "no-such-user"):
         prepare.clear_shared_memory(name)
@@ -747,6 +798,7 @@ def test_nothing_is_removed_where_processes_cannot_be_looked_into(
     prepare: ModuleType, tmp_path: Path, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shm" / "nccl-a1").touch()
+    os.utime(tmp_path / "shm" / "nccl-a1", (0, 0))
 
     def refuse(path: Path, *_: Any, **__: Any) -> str:
         raise PermissionError(path)

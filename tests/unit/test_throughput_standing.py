@@ -274,7 +274,6 @@ def test_what_is_missing_on_the_host_makes_the_check_undecidable(host: Host, pat
     "figure",
     [
         {"decode_tok_s": "fast"},
-        {"decode_tok_s": float("nan")},
         {"valid": "yes"},
         {"failures": None},
         {"invalid_because": "busy"},
@@ -293,6 +292,21 @@ def test_an_anchor_with_a_figure_that_is_none_is_named(
     said = host.check(_here=capsys)
     assert (said.returncode, said.stderr) == (1, "")
     assert str(path) in said.stdout and next(iter(figure)) in said.stdout
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, None])
+def test_an_anchor_with_a_run_that_lacks_a_figure_decides_nothing(
+    host: Host, value: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.set_baseline(1)
+    path = host.folder / "state/eagle3/baseline.json"
+    content = json.loads(path.read_text("utf-8"))
+    content["points"][0]["runs"][3]["decode_tok_s"] = value
+    path.write_text(json.dumps(content), encoding="utf-8")
+    said = host.check(_here=capsys)
+    assert (said.returncode, said.stderr) == (1, "")
+    assert _recorded(host)["outcome"] == "undecidable"
+    assert "Decode" in said.stdout and "To mend it" in said.stdout
 
 
 @pytest.mark.parametrize(

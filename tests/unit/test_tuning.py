@@ -137,6 +137,76 @@ def test_cards_that_differ_are_all_shown(host: tuning.Host, tmp_path: Path) -> N
     assert one(host, False, power_limit_w=450).found == "450 600"
 
 
+UUIDS = [f"GPU-{n:08x}-5ac1-4f0e-9d7b-2f6c81e0{n:04x}" for n in range(9)]
+STRAY = "WARNING: infoROM is corrupted at gpu 0000:84:00.0"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"warning": STRAY},
+        {"warning": STRAY, "rc": 14},
+        {"warning": "Timeout, power 12, of 0000:84:00.0"},
+        {"warning": "Treating as non-fatal"},
+    ],
+)
+def test_a_line_beside_a_whole_report_is_no_value_and_no_failure(
+    host: tuning.Host, tmp_path: Path, said: dict[str, Any]
+) -> None:
+    state = tmp_path / "gpus.json"
+    state.write_text(json.dumps({"every": {"persistence": "Disabled"}, **said}))
+    assert one(host, False, power_limit_w=600).fits
+    assert one(host, False, persistence=True).found == "Disabled"
+    assert one(host, True, persistence=True).found == "Enabled"
+    assert one(host, True, power_limit_w=450).found == "450"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"fail": "Unable to determine the device handle for GPU0000:81:00.0: Unknown Error", "rc": 255},
+        {"fail": "No devices were found", "rc": 6},
+        {"fail": "No devices were found", "rc": 0},
+        {"fail": "Failed to initialize NVML: Driver/library version mismatch", "rc": 18},
+        {"warning": STRAY, "rc": 15},
+    ],
+)
+def test_cards_that_do_not_tell_are_not_known_and_no_pass(
+    host: tuning.Host, tmp_path: Path, state: dict[str, Any]
+) -> None:
+    (tmp_path / "gpus.json").write_text(json.dumps(state))
+    for wanted in ({"persistence": True}, {"power_limit_w": 600}):
+        setting = one(host, False, **wanted)
+        assert not setting.fits
+        assert setting.found.endswith("not known")
+
+
+@pytest.mark.parametrize("value", ["[Unknown Error]", "[GPU requires reset]", "Unknown"])
+def test_one_card_that_does_not_tell_is_seen(host: tuning.Host, tmp_path: Path, value: str) -> None:
+    (tmp_path / "gpus.json").write_text(json.dumps({"cards": [{}, {"persistence": value}]}))
+    assert one(host, False, persistence=True).found == f"Enabled {value}"
+    assert not one(host, False, persistence=True).fits
+
+
+def test_a_chosen_card_that_is_gone_is_not_known(host: tuning.Host, tmp_path: Path) -> None:
+    (tmp_path / "gpus.json").write_text(json.dumps({"count": 7}))
+    assert one(host, False, gpus=UUIDS[:8], persistence=True).found.endswith("Enabled not known")
+    assert one(host, False, gpus=UUIDS[:7], persistence=True).fits
+
+
+def test_only_the_chosen_cards_are_set_and_compared(host: tuning.Host, tmp_path: Path) -> None:
+    display = {"name": "NVIDIA T400 4GB", "power": 31, "power_max": 31, "persistence": "Disabled"}
+    server = {"persistence": "Disabled"}
+    state = tmp_path / "gpus.json"
+    state.write_text(json.dumps({"cards": [display, server, server]}))
+    wanted = {"gpus": [UUIDS[1], UUIDS[2]], "persistence": True, "power_limit_w": 450}
+    assert all(setting.fits for setting in tuning.settings_of(host, wanted, apply=True))
+    cards = json.loads(state.read_text())["cards"]
+    assert [(card["persistence"], card["power"]) for card in cards] == [("Disabled", 31)] + [
+        ("Enabled", 450)
+    ] * 2
+
+
 # --- what only a reboot changes ---
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,14 @@ from .tuning import command_line_words
 # What update-grub writes, and what says when the machine was booted.
 GRUB_CFG = Path("/boot/grub/grub.cfg")
 PROC = Path("/proc")
+# Where systemd-boot's tools (kernel-install, proxmox-boot-tool) have the command line.
+KERNEL_CMDLINE = Path("/etc/kernel/cmdline")
+
+# The kernel takes each of several such words, so another one says nothing otherwise.
+_REPEATED = {"console", "earlycon", "hugepages", "hugepagesz", "memmap", "modprobe.blacklist", "pci"}
+# What sh or GRUB's own language would take for something else.
+_NO_WORD = re.compile(r"""[\s"'\\$`;&|<>]""")
+_NOT_RUN = re.compile(r"\S+: (?:command )?not found")
 
 _NOBODY = 65534
 _SECONDS = 10
@@ -30,7 +39,8 @@ _LONGEST = 100_000
 # A function, because a sourced file may return.
 _SCRIPT = """
 exec 9>&1
-ulimit -t 5 -f 2048
+ulimit -t 5
+ulimit -f 2048
 source_one() { eval "$1"; }
 for text do
     source_one "$text" </dev/null >/dev/null 9>&-
@@ -45,9 +55,11 @@ class CommandLine:
 
     Attributes:
         after: the words that are given once a file was read, by its path, in the order of reading.
+        not_run: a command in one of the files that would have a say, and was not run; empty if there is none.
     """
 
     after: Mapping[str, Sequence[str]]
+    not_run: str = ""
 
     @property
     def words(self) -> Sequence[str]:
@@ -118,7 +130,8 @@ def evaluate(texts: Mapping[Path, str]) -> CommandLine:
         # As update-grub writes them: first those of every entry. GRUB itself takes the backslash from a quote.
         both = f"{values[2 * place]} {values[2 * place + 1]}".replace('\\"', '"')
         after[str(path)] = command_line_words(both)
-    return CommandLine(after)
+    not_run = _NOT_RUN.search(said)
+    return CommandLine(after, not_run[0] if not_run else "")
 
 
 def _unreadable(path: Path, found: str) -> OperatorError:
@@ -159,6 +172,39 @@ def _source(texts: Sequence[str]) -> tuple[int, list[str], str]:
     return status, parts, f"no end after {_SECONDS} s" if status == -1 else said
 
 
+def check_words(wanted: Sequence[str]) -> None:
+    """Refuse words that would reach the kernel as something else.
+
+    Raises:
+        OperatorError: naming the word.
+    """
+    for word in wanted:
+        if not word or _NO_WORD.search(word):
+            raise OperatorError(
+                f"{word!r} cannot be given to the kernel through GRUB as it is",
+                found="a blank, a quote, or a sign that sh or GRUB takes for itself",
+                expected="one word, as in iommu=off",
+                remedy="take it out of host_tuning_kernel_parameters, and write it into a file of /etc/default/grub.d "
+                "by hand; parameters of a module can be in /etc/modprobe.d",
+            )
+
+
+def check_boot_loader() -> None:
+    """Refuse a machine that has GRUB's settings and is booted by another loader: it would never read them.
+
+    Raises:
+        OperatorError: GRUB has no menu, and there is the command line of another loader.
+    """
+    if not GRUB_CFG.exists() and KERNEL_CMDLINE.exists():
+        raise OperatorError(
+            "GRUB does not boot this host",
+            found=f"{KERNEL_CMDLINE}, and no {GRUB_CFG}",
+            expected="a host that GRUB boots",
+            remedy=f"add the words to {KERNEL_CMDLINE}, tell the boot loader (proxmox-boot-tool refresh on Proxmox, "
+            "kernel-install elsewhere), and empty host_tuning_kernel_parameters",
+        )
+
+
 def drop_in(others: CommandLine, wanted: Sequence[str]) -> str:
     """Our own file: the wanted words that take no effect by the others; empty if there is none to give."""
     missing = [word for word in wanted if word not in others.words]
@@ -182,6 +228,15 @@ def check(line: CommandLine, ours: Path, wanted: Sequence[str]) -> None:
         OperatorError: naming the file that wins.
     """
     lost = {word: line.taker(word) for word in wanted if word not in line.words}
+    if lost and line.not_run:
+        raise OperatorError(
+            f"It is not known whether {' '.join(lost)} would take effect: a file of GRUB runs commands",
+            found=f"{line.not_run}, because a check runs none; without it {' '.join(line.words) or 'no words'}",
+            expected="files that assign the variables by sh alone",
+            remedy="write these assignments without commands (grep -n '[$`|]' /etc/default/grub "
+            f"{ours.parent}/*.cfg shows them); or give the kernel its parameters by hand, and empty "
+            "host_tuning_kernel_parameters",
+        )
     if lost:
         winner = next(iter(lost.values())) or "one of them"
         raise OperatorError(
@@ -195,7 +250,7 @@ def check(line: CommandLine, ours: Path, wanted: Sequence[str]) -> None:
     clashes = [
         f"{line.giver(word)} has {word}, wanted is {keys[word.split('=')[0]]}"
         for word in dict.fromkeys(line.words)
-        if word.split("=")[0] in keys and word not in wanted
+        if word.split("=")[0] in keys and word not in wanted and word.split("=")[0] not in _REPEATED
     ]
     if clashes:
         raise OperatorError(

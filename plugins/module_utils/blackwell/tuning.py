@@ -27,6 +27,13 @@ _ACS_REDIRECT = 0b1100
 _NVIDIA = "0x10de"
 _GIB = 2**30
 
+# NVML_ERROR_CORRUPTED_INFOROM: nvidia-smi has printed its whole report, and one card's own records are damaged.
+_INFOROM_CORRUPTED = 14
+_CARD = re.compile(r"GPU-[0-9A-Fa-f-]{8,}|\[.*\]")
+# A guest's card, or a laptop's, has no limit that could be set.
+_NO_LIMIT = re.compile(r"\[?(N/A|Not Supported)\]?", re.IGNORECASE)
+_UNKNOWN = "not known"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -72,19 +79,23 @@ class Host:
         return sorted(self.root.glob(pattern.lstrip("/")))
 
     def run(self, *argv: str) -> tuple[int, str]:
-        """Run a command; -1 if it could not be run or did not end in time."""
+        """Run a command; -1 if it could not be run, -2 if it did not end in time."""
         try:
             done = subprocess.run(
                 argv,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=60,
                 env=self.environment,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             return -1, str(error)
+        except subprocess.TimeoutExpired as error:
+            return -2, str(error)
         return done.returncode, done.stdout.strip()
 
 
@@ -93,29 +104,43 @@ def _same(values: Sequence[str]) -> str:
     return values[0] if len(set(values)) == 1 else " ".join(values)
 
 
-def _gpu_values(host: Host, field: str) -> list[str]:
-    code, out = host.run("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits")
-    return [line.strip() for line in out.splitlines() if line.strip()] if code == 0 else []
+def _gpu_values(host: Host, field: str, gpus: Sequence[str]) -> list[str]:
+    """A field of each card, as the driver gives it; none where there is no nvidia-smi.
+
+    A report that is not there, or lacks a card, is a value of its own: it is not known what the card has.
+
+    Args:
+        host: the host.
+        field: the field of nvidia-smi.
+        gpus: UUIDs of the cards; empty for all.
+    """
+    code, out = host.run("nvidia-smi", f"--query-gpu=uuid,{field}", "--format=csv,noheader,nounits")
+    if code == -1:
+        return []
+    rows = [tuple(cell.strip() for cell in line.split(",")) for line in out.replace("\0", "").splitlines()]
+    # A card that is in trouble has no UUID either. All else is a line about the report.
+    cards = [row for row in rows if len(row) == 2 and _CARD.fullmatch(row[0])]
+    values = [value for uuid, value in cards if not gpus or uuid.lower() in {gpu.lower() for gpu in gpus}]
+    whole = code in (0, _INFOROM_CORRUPTED) and values and len(values) >= len(gpus)
+    return values if whole else [*values, _UNKNOWN]
 
 
-def _persistence(host: Host) -> str:
-    return _same(_gpu_values(host, "persistence_mode") or [""])
+def _of_cards(gpus: Sequence[str]) -> list[str]:
+    return ["-i", ",".join(gpus)] if gpus else []
 
 
-def _set_persistence(host: Host) -> str:
-    code, out = host.run("nvidia-smi", "-pm", "1")
-    return "" if code == 0 else out
+def _set_on_cards(host: Host, gpus: Sequence[str], *setting: str) -> str:
+    code, out = host.run("nvidia-smi", *_of_cards(gpus), *setting)
+    return "" if code in (0, _INFOROM_CORRUPTED) else out
 
 
-def _power(host: Host) -> str:
-    return _same(
-        [f"{float(value):g}" for value in _gpu_values(host, "power.limit") if _is_number(value)] or [""]
-    )
+def _persistence(host: Host, gpus: Sequence[str]) -> str:
+    return _same(_gpu_values(host, "persistence_mode", gpus) or [""])
 
 
-def _set_power(host: Host, watts: float) -> str:
-    code, out = host.run("nvidia-smi", "-pl", f"{watts:g}")
-    return "" if code == 0 else out
+def _power(host: Host, gpus: Sequence[str]) -> str:
+    told = [value for value in _gpu_values(host, "power.limit", gpus) if not _NO_LIMIT.fullmatch(value)]
+    return _same([f"{float(value):g}" if _is_number(value) else value for value in told] or [""])
 
 
 def _is_number(text: str) -> bool:
@@ -256,12 +281,25 @@ class Knob:
 
 
 def _knobs(wanted: Mapping[str, Any]) -> Iterable[Knob]:
+    gpus = tuple(wanted.get("gpus") or ())
     if wanted.get("persistence"):
-        yield Knob("persistence", "Enabled", _persistence, _set_persistence, lambda found: found == "Enabled")
+        yield Knob(
+            "persistence",
+            "Enabled",
+            lambda host: _persistence(host, gpus),
+            lambda host: _set_on_cards(host, gpus, "-pm", "1"),
+            lambda found: found == "Enabled",
+        )
     watts = float(wanted.get("power_limit_w") or 0)
     if watts:
         limit = f"{watts:g}"
-        yield Knob("power_limit_w", limit, _power, lambda h: _set_power(h, watts), lambda f: f == limit)
+        yield Knob(
+            "power_limit_w",
+            limit,
+            lambda host: _power(host, gpus),
+            lambda host: _set_on_cards(host, gpus, "-pl", limit),
+            lambda found: found == limit,
+        )
     governor = str(wanted.get("governor") or "")
     if governor:
         yield Knob(
@@ -331,9 +369,9 @@ def settings_of(host: Host, wanted: Mapping[str, Any], *, apply: bool) -> list[S
 
     Args:
         host: where to read and write.
-        wanted: ``persistence``, ``power_limit_w``, ``governor``, ``aspm``, ``disable_acs``, ``shm_gib``,
-            ``sysctl`` (name to value), ``modprobe`` (module to parameters) and ``kernel_parameters``; what is
-            empty or left out is left alone.
+        wanted: ``gpus`` (UUIDs of the cards that are meant; none for all), ``persistence``, ``power_limit_w``,
+            ``governor``, ``aspm``, ``disable_acs``, ``shm_gib``, ``sysctl`` (name to value), ``modprobe`` (module to
+            parameters) and ``kernel_parameters``; what is empty or left out is left alone.
         apply: whether to set anything.
     """
     return [*_at_run_time(host, wanted, apply), *_at_boot(host, wanted)]

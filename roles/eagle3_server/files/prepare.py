@@ -44,6 +44,8 @@ UNIFIED_MEMORY = Path("/dev/nvidia-uvm")
 SHARED_MEMORY = Path("/dev/shm")
 # NCCL, torch, SGLang and Python's shared_memory name their files so.
 LEFT_OVER_NAMES = ("nccl-", "psm_", "sgl_", "torch_")
+# A file may be on its way: made and closed by one process, and not yet opened by the one that it is for.
+ON_ITS_WAY_S = 60
 # Eight ranks share up to some hundred MiB. A small /dev/shm is for the preflight to judge: here is only asked whether
 # it is full, that is less than a quarter of it free.
 SHARED_MEMORY_NEEDED = 512 * 2**20
@@ -166,10 +168,9 @@ def choose(cards: list[Card], wanted: Wanted) -> tuple[list[Card], str]:
             ]
             if len(found) != 1:
                 shown = ", ".join(str(card.index) for card in cards) or "none"
-                return [], (
-                    f"nvidia-smi shows no GPU {entry}, which the deployment names; it shows {len(cards)} of "
-                    f"{wanted.gpus} GPUs ({shown})"
-                )
+                return [], f"nvidia-smi shows no GPU {entry}, which the deployment names; it shows {shown}"
+            if found[0] in chosen:
+                return [], f"CUDA_VISIBLE_DEVICES={wanted.visible} names GPU {found[0].index} twice"
             chosen += found
     if len(chosen) < wanted.gpus:
         return [], f"nvidia-smi shows {len(chosen)} of {wanted.gpus} GPUs"
@@ -236,7 +237,7 @@ def busy(cards: list[Card]) -> str:
 
 
 def left_over(user: str) -> list[Path]:
-    """The files in shared memory that servers of the user made."""
+    """The files in shared memory that servers of the user made, and that nobody has written to for a minute."""
     try:
         uid = pwd.getpwnam(user).pw_uid
         files = sorted(SHARED_MEMORY.iterdir())
@@ -250,6 +251,7 @@ def left_over(user: str) -> list[Path]:
                 file.name.startswith(LEFT_OVER_NAMES)
                 and stat.S_ISREG(status.st_mode)
                 and status.st_uid == uid
+                and time.time() - status.st_mtime > ON_ITS_WAY_S
             ):
                 found.append(file)
     return found
@@ -428,7 +430,7 @@ def wanted_by(deployment: Path) -> Wanted | None:
         )
         values = re.findall(r"^CUDA_VISIBLE_DEVICES=(.*)$", variables, re.MULTILINE)
         visible = "".join(shlex.split(values[-1])) if values else ""
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, SystemExit):  # argparse ends the program itself
         return None
     return wanted_of(given, visible)
 

@@ -58,7 +58,10 @@ def redact_log_records(secrets: list[str]) -> None:
 
     def make_redacted_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = make_record(*args, **kwargs)
-        message = record.getMessage()
+        try:
+            message = record.getMessage()
+        except Exception:  # Whoever logs goes on: logging itself says what does not fit.
+            message = f"{record.msg!r} with {record.args!r}"
         if any(form in message for form in forms):
             for form in forms:
                 message = message.replace(form, HIDDEN)
@@ -110,20 +113,25 @@ def redacted(send: Any, secrets: list[str]) -> Any:
             if kinds[0].strip().lower() in WHOLE:
                 held.append(message)  # the length of the body is in it
                 return
-        elif message["type"] == "http.response.body" and held:
+        elif held and message["type"] == "http.response.body":
             held.append(message)
             if message.get("more_body"):
                 return
-            start, *parts = held
-            held.clear()
-            body = redact_body(b"".join(part.get("body", b"") for part in parts), secrets)
-            length = str(len(body)).encode()
-            headers = [
-                (name, length if name.lower() == b"content-length" else value)
-                for name, value in start.get("headers", [])
-            ]
-            await send({**start, "headers": headers})
-            message = {"type": message["type"], "body": body}
+            message = held.pop()
+            parts = [*held[1:], message]
+            body = b"".join(part.get("body", b"") for part in parts)
+            hidden = redact_body(body, secrets)
+            if hidden != body:
+                length = str(len(hidden)).encode()
+                headers = [
+                    (name, length if name.lower() == b"content-length" else value)
+                    for name, value in held[0].get("headers", [])
+                ]
+                held[:] = [{**held[0], "headers": headers}]
+                message = {"type": message["type"], "body": hidden}
+        # Whatever was held goes before what comes behind it.
+        while held:
+            await send(held.pop(0))
         await send(message)
 
     return send_redacted

@@ -80,6 +80,7 @@ def require_comparable(candidate: Result, baseline: Result) -> None:
         for point in baseline.points
         for figure in JUDGED
         if not are_figures(point.samples(figure))
+        or len(point.samples(figure)) < sum(run.valid for run in point.runs)
     ]
     if lacking:
         raise BaselineRefused(
