@@ -159,7 +159,7 @@ options:
       - For how long the play may not touch that file, in seconds, before the measurement ends by itself. A play that
         was killed leaves nothing behind.
     type: float
-    default: 45
+    default: 180
   canary:
     description: What M(correctness_canary) returned, to be kept in the result.
     type: dict
@@ -258,7 +258,7 @@ def main() -> None:
             "uuids": {"type": "list", "elements": "str", "default": []},
             "progress": {"type": "path"},
             "play": {"type": "str"},
-            "patience": {"type": "float", "default": 45.0},
+            "patience": {"type": "float", "default": 180.0},
             "canary": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,

@@ -76,6 +76,9 @@ NO_WORKERS = [
     f"http://{'.'.join(['g' * 60] * 5)}:30000",
     "http://\ud800:30000",
     "http://user:password@gpu-1:30000",
+    "http://[::1]x:30000",
+    "http://x[::1]:30000",
+    "http://[::1]]:30000",
     "http://@gpu-1:30000",
     "http://gpu-1:30000/v1",
     "http://gpu-1:30000?x=1",
@@ -96,6 +99,12 @@ def test_what_is_no_url_of_a_host_is_refused(given: str) -> None:
     with pytest.raises(OperatorError) as said:
         worker_url(given)
     assert repr(given) in said.value.problem and "rollout_worker_url" in said.value.remedy
+
+
+def test_a_percent_sign_is_a_zone_in_brackets_alone() -> None:
+    for given, found in (("http://a%20b:1", "no name"), ("http://[fe80::1%25eth0]:1", "takes a zone")):
+        with pytest.raises(OperatorError, match=found):
+            worker_url(given)
 
 
 @pytest.mark.parametrize(

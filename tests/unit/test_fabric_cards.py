@@ -365,3 +365,103 @@ def test_the_stand_in_lists_its_cards_as_nvidia_smi_does() -> None:
     )
     assert done.stdout.splitlines()[1] == f"GPU 1: {PRO} (UUID: GPU-00000001-5ac1-4f0e-9d7b-2f6c81e00001)"
     assert gpu_rules.shorten("x" * 500, "")[:3] == "xxx"
+
+
+SILENT = ["GPU is lost", "Unknown Error", "GPU requires reset", "[N/A]", "ERR!"]
+
+
+def in_trouble(text: str, place: int, word: str) -> str:
+    """A report in which one card tells nothing but a word."""
+    blocks = text.split("GPU 00000000:")
+    lines = [
+        line.rpartition(": ")[0] + f": {word}" if ": " in line else line for line in blocks[place].split("\n")
+    ]
+    return "GPU 00000000:".join([*blocks[:place], "\n".join(lines), *blocks[place + 1 :]])
+
+
+@pytest.mark.parametrize("word", SILENT)
+def test_a_card_that_tells_nothing_is_counted_as_one_in_trouble(good: collect.Facts, word: str) -> None:
+    assert good.nvidia_smi
+    query = smi.parse_query(in_trouble(good.nvidia_smi.out, 4, word))
+    found = said(judge(replace(good, query=query)))
+    assert "GPU 3 does not tell the model" in found["gpu_count"]
+    assert word not in found["gpu_count"] and "nvidia-smi -q -i 3" in found["gpu_count"]
+    assert choice.chosen(replace(good, query=query), WANTED) == []
+
+
+@pytest.mark.parametrize("word", SILENT)
+def test_a_ninth_card_that_tells_nothing_is_no_model_of_its_own(
+    good_host: collect.Host, good: collect.Facts, tmp_path: Path, word: str
+) -> None:
+    facts = read(host_with(good_host, tmp_path, cards=[*({} for _ in range(8)), {"name": word}]))
+    counted = next(check for check in gpu_rules.judge_gpus(settled(facts), WANTED) if check.id == "gpu_count")
+    assert counted.status == report.OK and counted.found == "8; GPU 8 does not tell the model"
+
+
+@pytest.mark.parametrize(
+    ("out", "rc", "remedy"),
+    [
+        ("No devices were found", 6, "lspci -d 10de:"),
+        ("No devices were found", 0, "lspci -d 10de:"),
+        ("Unable to determine the device handle for GPU0000:81:00.0: Unknown Error", 255, "Power-cycle"),
+        (
+            "Unable to determine the device handle for GPU 0000:81:00.0: GPU is lost.  Reboot the system",
+            15,
+            "Power-cycle",
+        ),
+        ("Failed to initialize NVML: Insufficient Permissions", 4, "as root"),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            9,
+            "modprobe nvidia",
+        ),
+    ],
+)
+def test_a_driver_that_fails_is_told_what_mends_that_failure(
+    good: collect.Facts, out: str, rc: int, remedy: str
+) -> None:
+    facts = replace(good, nvidia_smi=collect.Done(rc, out, ""), query=smi.read_report(rc, out, ""))
+    (driver,) = [check for check in gpu_rules.judge_gpus(facts, WANTED) if check.status == report.FAIL]
+    assert driver.id == "driver" and out[:60] in driver.found and remedy in driver.remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy", "not_that"),
+    [
+        (INFOROM, "its maker may replace it", "persistence"),
+        (
+            "Warning: persistence mode is disabled on device 00000000:01:00.0.",
+            "host_tuning_persistence",
+            "infoROM",
+        ),
+        (
+            "Unable to determine the device handle for GPU0000:81:00.0: Unknown Error",
+            "power-cycle",
+            "infoROM",
+        ),
+        ("WARNING: something new", "dmesg", "infoROM"),
+    ],
+)
+def test_a_warning_comes_with_what_is_to_be_done_about_it(
+    good: collect.Facts, line: str, remedy: str, not_that: str
+) -> None:
+    assert good.query
+    told = said(judge(replace(good, query=replace(good.query, warnings=(line,)))))["driver_warnings"]
+    assert remedy in told and not_that not in told.replace(line, "")
+
+
+@pytest.mark.parametrize("driver", ["", "N/A", "[N/A]"])
+def test_a_version_that_nvidia_smi_does_not_tell_is_that_of_the_module(
+    good: collect.Facts, driver: str
+) -> None:
+    assert good.query
+    facts = replace(good, query=replace(good.query, driver=driver))
+    assert "driver" not in said(judge(facts))
+    old = said(judge(replace(facts, module_version="575.57.08", library_version="", cuda_library_version="")))
+    assert "575.57.08" in old["driver"]
+
+
+def test_a_host_without_cards_is_not_told_to_have_others(good: collect.Facts) -> None:
+    assert good.query
+    found = said(judge(replace(good, query=replace(good.query, gpus=()), compute_capability=[])))
+    assert "gpu_count" in found and "compute_capability" not in found and "gpu_memory" not in found

@@ -228,6 +228,26 @@ def test_a_timeout_of_the_firmware_counts_once() -> None:
     assert [xid.code for xid in system.parse_xids(text("llama-server-xid119-dmesg.txt"))] == [119]
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("NVRM: GPU 0000:81:00.0: GPU has fallen off the bus.", 79),
+        ("[ 7.1] NVRM: Xid (PCI:0000:81:00 GPU-I:05): 45, pid=1234, name=python, Ch 00000008", 45),
+        ("NVRM: Xid (0000:81:00): 13, Graphics Exception", 13),
+        (
+            "NVRM: Xid (PCI:0000:81:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)",
+            154,
+        ),
+        (
+            "NVRM: GPU 0000:81:00.0: GPU has fallen off the bus.\nNVRM: GPU 0000:81:00.0: GPU has fallen off the bus.",
+            79,
+        ),
+    ],
+)
+def test_an_error_of_a_card_is_read_as_drivers_write_it(line: str, code: int) -> None:
+    assert [(xid.address, xid.code) for xid in system.parse_xids(line)] == [("0000:81:00", code)]
+
+
 def test_a_card_that_was_gone_at_start_has_no_xid_and_counts_all_the_same() -> None:
     assert system.parse_xids(text("rtx-6000-ada-lost-dmesg.txt")) == [
         system.Xid("0000:b3:00", 79, "GPU has fallen off the bus")

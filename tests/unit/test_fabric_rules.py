@@ -255,7 +255,7 @@ CONDITIONS: list[tuple[str, Callable[[Facts], Facts], str, str]] = [
         lambda f: replace(f, distribution="fedora-43", distribution_name="Fedora Linux 43"),
         "distribution",
         "fail: Distribution: found Fedora Linux 43, expected one of ubuntu-24.04, ubuntu-22.04, debian-12. Install a "
-        "supported distribution, or add it to preflight_distributions if you tested it.",
+        "supported distribution, or add fedora-43 to preflight_distributions if you tested it.",
     ),
     (
         "another architecture",
@@ -1137,8 +1137,8 @@ def test_a_driver_that_fails_is_told_in_its_own_words(good_host: collect.Host, t
     host = collect.Host(good_host.root, good_host.environment["PATH"])
     host.environment["STAND_IN_GPUS"] = str(state)
     assert said(judge(read(host)))["driver"] == (
-        "fail: NVIDIA driver: found nvidia-smi fails: No devices were found, expected driver 580 or later. Look at "
-        "dmesg | grep -i nvrm, and load the driver with modprobe nvidia."
+        "fail: NVIDIA driver: found nvidia-smi fails: No devices were found, expected driver 580 or later. Look for "
+        "the cards with lspci -d 10de: and for what the driver says of them with dmesg | grep NVRM."
     )
 
 

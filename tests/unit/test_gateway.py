@@ -54,6 +54,30 @@ def test_an_operator_hears_that_the_host_he_names_is_none_of_the_gateway() -> No
     assert "worker" in said.value.remedy
 
 
+@pytest.mark.parametrize("status", ["unhealthy", "pending", "NotReady", "", "something new"])
+def test_only_a_host_that_drains_or_is_gone_is_out(status: str) -> None:
+    def arrived(state: str, word: str | None = None) -> bool:
+        return gateway.arrived(state, A, {} if word is None else {A: gateway.Worker(word, 0)})
+
+    assert arrived(DRAINED) and arrived(DRAINED, "draining") and not arrived(DRAINED, "ready")
+    assert not arrived(SERVING) and arrived(SERVING, "ready") and not arrived(SERVING, "draining")
+    assert not arrived(SERVING, status)
+    # It may become ready before the manifest is read.
+    assert not arrived(DRAINED, status)
+
+
+@pytest.mark.parametrize("first", [SERVING, DRAINED])
+def test_of_two_entries_of_one_host_that_is_out_which_is_out(first: str) -> None:
+    second = DRAINED if first == SERVING else SERVING
+    hosts = {
+        "http://GPU-1:30000": Host(first, "rollout", 1.0),
+        "http://gpu-1:30000/": Host(second, "operator", 2.0),
+    }
+    taken, refused = gateway.usable(hosts)
+    assert ([*taken], refused) == (["http://gpu-1:30000"], [])
+    assert taken["http://gpu-1:30000"].state == DRAINED
+
+
 def test_an_entry_that_is_no_url_is_in_no_manifest() -> None:
     bad = "http://2001:db8::11:30000"
     assert gateway.usable({**THREE, bad: THREE[A]}) == (THREE, [bad])

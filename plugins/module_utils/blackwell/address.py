@@ -72,6 +72,8 @@ def worker_url(given: str) -> str:
         if any(letter.isspace() or not letter.isprintable() for letter in text):
             raise ValueError("it has a blank in it")
         netloc = parts.netloc
+        if re.search(r"[\[\]]", netloc) and not re.fullmatch(r"\[[^\[\]]*\](:.*)?", netloc):
+            raise ValueError("it is more than an address in brackets and a port")
         colons = netloc.rpartition("]")[2].count(":")
         if colons > 1:
             raise ValueError("an IPv6 address in a URL is in brackets")
@@ -89,7 +91,7 @@ def worker_url(given: str) -> str:
 
 
 def _host(host: str, bracketed: bool) -> str:
-    if "%" in host:
+    if "%" in host and bracketed:
         raise ValueError("an address of one link is known to one machine only, and no gateway takes a zone")
     address = _address(host)
     if bracketed and not isinstance(address, ipaddress.IPv6Address):

@@ -33,6 +33,7 @@ ROLLOUT = "rollout"
 OPERATOR = "operator"
 
 READY = "ready"
+DRAINING = "draining"
 API_TIMEOUT = 10.0
 
 
@@ -129,14 +130,18 @@ def forget(hosts: Mapping[str, Host], url: str) -> Step:
 def usable(hosts: Mapping[str, Host]) -> tuple[dict[str, Host], list[str]]:
     """The hosts that a manifest may name, and the entries that it may not: smg refuses the whole of it for one.
 
-    No gateway has ever sent a request to such an entry.
+    No gateway has ever sent a request to such an entry. Of two entries of one host that is out which is out.
     """
-    taken, refused = {}, []
+    taken: dict[str, Host] = {}
+    refused = []
     for url, host in hosts.items():
         try:
-            taken[worker_url(url)] = host
+            known = worker_url(url)
         except OperatorError:
             refused.append(url)
+            continue
+        if known not in taken or taken[known].state == SERVING:
+            taken[known] = host
     return taken, sorted(refused)
 
 
@@ -360,5 +365,10 @@ def read_workers(said: Mapping[str, Any]) -> dict[str, Worker]:
 
 
 def arrived(state: str, url: str, workers: Mapping[str, Worker]) -> bool:
-    """Whether the gateway does what was asked: sends requests to a host, or sends it no new ones."""
-    return (url in workers and workers[url].status == READY) is (state == SERVING)
+    """Whether the gateway does what was asked: sends requests to a host, or sends it no new ones.
+
+    A host that is taken out may be in any other state as long as the manifest is not read, and come to life.
+    """
+    if state == SERVING:
+        return url in workers and workers[url].status == READY
+    return url not in workers or workers[url].status == DRAINING

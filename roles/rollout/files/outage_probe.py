@@ -77,10 +77,12 @@ def write(out: Path, seen: dict[str, float]) -> None:
 def main(out: str, seconds: str, *configs: str) -> None:
     """Probe until the server is back."""
     requests = [request_for(config) for config in dict.fromkeys(configs)]
-    deadline = time.time() + float(seconds)
+    # A clock that is set meanwhile would lengthen or shorten the outage.
+    epoch = time.time() - time.monotonic()
+    deadline = time.monotonic() + float(seconds)
     seen: dict[str, float] = {}
-    while time.time() < deadline and "first_good" not in seen:
-        note(seen, [ask(request) for request in requests], time.time())
+    while time.monotonic() < deadline and "first_good" not in seen:
+        note(seen, [ask(request) for request in requests], epoch + time.monotonic())
         write(Path(out), seen)
         time.sleep(INTERVAL)
 

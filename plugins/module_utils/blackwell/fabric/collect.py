@@ -398,7 +398,8 @@ def collect(
     current = host.at(f"{root}/current")
     shm = os.statvfs(host.at("/dev/shm")) if host.at("/dev/shm").is_dir() else None
     facts = Facts(
-        distribution=f"{distribution.get('ID', '')}-{distribution.get('VERSION_ID', '')}",
+        # Debian's testing and rolling ones have no version.
+        distribution=f"{distribution.get('ID', 'linux')}-{distribution.get('VERSION_ID', 'rolling')}",
         distribution_name=distribution.get("PRETTY_NAME", ""),
         architecture=uname.machine,
         kernel=uname.release,

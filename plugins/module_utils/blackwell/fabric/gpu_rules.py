@@ -21,6 +21,9 @@ from .system import FATAL_XIDS, version_tuple
 
 # More memory than this on an idle card belongs to somebody; a display server stays below it.
 _FOREIGN_MIB = 500
+_LOST = re.compile(
+    r"GPU is lost|fallen off the bus|device handle for (?:the )?GPU|GPU requires reset", re.IGNORECASE
+)
 _SLOWDOWNS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
@@ -32,6 +35,8 @@ def judge_gpus(facts: Facts, wanted: Wanted) -> list[Check]:
     choice = choose(facts.query.gpus, wanted)
     facts = narrow(facts, choice)
     checks += _count(wanted, choice)
+    if not choice.gpus:
+        return checks
     for rule in (_cards, _health, _users, _settings, _memory):
         checks += rule(facts, wanted, choice.gpus)
     return checks
@@ -142,7 +147,16 @@ def _failed_smi(facts: Facts, wanted: Wanted) -> Check | None:
     if facts.query is not None:
         return None
     complaint = shorten(done.out, done.err) or f"exit status {done.rc}"
-    if facts.kernel in facts.kernels_without_module:
+    if lost := _LOST.search(complaint):
+        remedy = (
+            f"A card does not answer ({lost[0]}): dmesg | grep -e Xid -e NVRM names it. Power-cycle the host, since a "
+            "reboot may leave it lost, and check its power and its riser"
+        )
+    elif "No devices were found" in complaint:
+        remedy = "Look for the cards with lspci -d 10de: and for what the driver says of them with dmesg | grep NVRM"
+    elif "Insufficient Permissions" in complaint:
+        remedy = "Run the play as root; in a container, give it the devices of the cards (ls -l /dev/nvidia*)"
+    elif facts.kernel in facts.kernels_without_module:
         remedy = f"{install(facts, f'linux-headers-{facts.kernel}')} and dkms autoinstall, and reboot"
     else:
         remedy = "Look at dmesg | grep -i nvrm, and load the driver with modprobe nvidia"
@@ -165,13 +179,14 @@ def shorten(out: str, err: str) -> str:
 
 def _working_driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     assert facts.query is not None
-    old = version_tuple(facts.query.driver) < version_tuple(wanted.driver)
+    driver = facts.query.driver if version_tuple(facts.query.driver) else facts.module_version
+    old = version_tuple(driver) < version_tuple(wanted.driver)
     kind = ", open module" if facts.module_open else ""
     yield row(
         "driver",
         "NVIDIA driver",
         old,
-        f"driver {facts.query.driver or 'of a version that it does not tell'}{kind}, kernel {facts.kernel}",
+        f"driver {driver or 'of a version that it does not tell'}{kind}, kernel {facts.kernel}",
         f"driver {wanted.driver} or later (CUDA 13)",
         _install_driver(wanted),
         severity=FAIL,
@@ -183,8 +198,7 @@ def _working_driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
             "Warnings of the driver",
             shorten("; ".join(facts.query.warnings), ""),
             "none",
-            "Look at nvidia-smi -q of the card that it names: with a damaged infoROM it works, and its maker may "
-            "replace it",
+            _about_warnings(" ".join(facts.query.warnings)),
         )
     yield row(
         "driver_upgrades",
@@ -196,8 +210,26 @@ def _working_driver(facts: Facts, wanted: Wanted) -> Iterable[Check]:
     )
 
 
+def _about_warnings(said: str) -> str:
+    """What to do about what nvidia-smi says beside its report."""
+    known = {
+        "inforom": "Look at nvidia-smi -q of the card that it names: with a damaged infoROM it works, and its maker "
+        "may replace it",
+        "persistence mode": "Set host_tuning_persistence: true",
+    }
+    remedies = [remedy for word, remedy in known.items() if word in said.lower()]
+    if _LOST.search(said):
+        remedies.append(
+            "Look at dmesg | grep Xid for the card that does not answer, and power-cycle the host"
+        )
+    return (
+        "; ".join(remedies) or "Look at nvidia-smi -q, and at dmesg | grep NVRM, for the card that it names"
+    )
+
+
 def _count(wanted: Wanted, choice: Choice) -> Iterable[Check]:
-    count, beside = len(choice.gpus), models_of(choice.others)
+    silent = [gpu for gpu in choice.others if not gpu.name]
+    count, beside = len(choice.gpus), models_of([gpu for gpu in choice.others if gpu.name])
     expected = f"{wanted.gpu_count} (the tensor parallel size)"
     if choice.problem:
         yield Check("gpu_count", FAIL, "GPU count", choice.found, choice.problem, choice.remedy)
@@ -215,6 +247,19 @@ def _count(wanted: Wanted, choice: Choice) -> Iterable[Check]:
         )
         return
     found = f"{count}, beside {beside}, which the server does not use" if beside else str(count)
+    if silent:
+        found += f"; {named(silent)} {'does' if len(silent) == 1 else 'do'} not tell the model"
+    if silent and count < wanted.gpu_count:
+        yield Check(
+            "gpu_count",
+            FAIL,
+            "GPU count",
+            found,
+            expected,
+            f"See nvidia-smi -q -i {','.join(str(gpu.index) for gpu in silent)} and dmesg | grep Xid; stop what uses "
+            "the cards and run nvidia-smi --gpu-reset, or power-cycle the host",
+        )
+        return
     yield row(
         "gpu_count",
         "GPU count",

@@ -102,7 +102,8 @@ def _system(facts: Facts, wanted: Wanted) -> Iterable[Check]:
         "one of " + ", ".join(wanted.distributions),
         ""
         if known
-        else "Install a supported distribution, or add it to preflight_distributions if you tested it",
+        else f"Install a supported distribution, or add {facts.distribution} to preflight_distributions if you tested "
+        "it",
     )
     right = facts.architecture == "x86_64"
     yield Check(

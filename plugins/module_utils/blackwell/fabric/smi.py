@@ -21,6 +21,11 @@ _COMPLAINT = re.compile(r"^(warning|error|note|info|failed|unable)\b", re.IGNORE
 _NEEDS_RESET = re.compile(r"\[?GPU requires reset\]?", re.IGNORECASE)
 # What a driver can ask for; other words in that place say that it does not know.
 _RECOVERY = re.compile(r"reset|reboot|drain", re.IGNORECASE)
+# What stands in the place of every text of a card that is in trouble.
+_NOT_TOLD = re.compile(
+    r"\[.*\]|ERR!|N/A|(Unknown Error|GPU requires reset|(The )?GPU is lost|Insufficient Permissions|No data)\.?",
+    re.IGNORECASE,
+)
 # NVML_ERROR_CORRUPTED_INFOROM: the records of one card are damaged, and the report is whole.
 INFOROM_CORRUPTED = 14
 _CELL = re.compile(r"^(X|SYS|NODE|PHB|PXB|PIX|NV\d+|OK|CNS|GNS|TNS|NS|DR|U)$")
@@ -158,6 +163,11 @@ def _text(tree: Tree, *paths: str) -> str:
     return ""
 
 
+def _told(text: str) -> str:
+    """A name that the driver gives; empty for a word that says that it does not."""
+    return "" if _NOT_TOLD.fullmatch(text) else text
+
+
 def _uncorrected(tree: Tree) -> float | None:
     """Sum of the lifetime counts of memory errors that were not corrected."""
     errors: Any = tree.get("ECC Errors")
@@ -216,8 +226,8 @@ def _gpu(index: int, bus_id: str, lines: list[str]) -> Gpu:
     return Gpu(
         index=index,
         bus_id=bus_id.lower(),
-        uuid=_text(tree, "GPU UUID"),
-        name=_text(tree, "Product Name"),
+        uuid=_told(_text(tree, "GPU UUID")),
+        name=_told(_text(tree, "Product Name")),
         memory_mib=number(_text(tree, "FB Memory Usage/Total")),
         memory_used_mib=number(_text(tree, "FB Memory Usage/Used")),
         bar1_mib=number(_text(tree, "BAR1 Memory Usage/Total")),
@@ -294,7 +304,7 @@ def read_report(rc: int, out: str, err: str) -> Query | None:
     if rc not in (0, INFOROM_CORRUPTED):
         return None
     query = parse_query(out)
-    if rc and not query.gpus:
+    if not query.gpus and (rc or not query.driver):
         return None
     said = [line.strip() for line in err.splitlines() if line.strip()]
     return replace(query, warnings=tuple(dict.fromkeys([*query.warnings, *said])))

@@ -132,13 +132,17 @@ def parse_nvml_version(text: str) -> str:
 def parse_xids(text: str) -> list[Xid]:
     """The driver's errors in a kernel log, oldest first.
 
-    A card that is gone when the driver starts has no Xid, but three lines of text; it counts as Xid 79.
+    A card that is gone when the driver starts has no Xid, but three lines of text, and one whose Xid the log has lost
+    has one line; it counts as Xid 79.
     """
-    found = re.findall(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?", text)
+    found = re.findall(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)\n]*)?\): (\d+)(?:, (.*))?", text)
     xids = [Xid(_slot(address), int(code), rest.strip()) for address, code, rest in found]
     lost = re.findall(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)\s[^\[]*?fallen off the bus", text)
+    lost += re.findall(r"NVRM: GPU ([0-9a-fA-F:.]+): GPU has fallen off the bus", text)
     told = {xid.address for xid in xids if xid.code == 79}
-    return xids + [Xid(_slot(a), 79, FATAL_XIDS[79]) for a in lost if _slot(a) not in told]
+    return xids + [
+        Xid(slot, 79, FATAL_XIDS[79]) for slot in dict.fromkeys(map(_slot, lost)) if slot not in told
+    ]
 
 
 def _slot(address: str) -> str:

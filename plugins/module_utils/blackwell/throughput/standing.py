@@ -21,7 +21,7 @@ from ..errors import OperatorError
 from ..files import replace as replace_file
 from ..json_reader import read_object
 from . import canary
-from .judge import judge
+from .judge import BaselineRefused, judge
 from .measure import load_result, take
 from .policy import Policy
 from .record import Record
@@ -89,22 +89,24 @@ def check(settings: Mapping[str, Any]) -> int:
         print("\n".join(asked.faults()))
         return FAILED
     paths = {name: str(state / served["profile"] / f"{name}.json") for name in ("accepted", "baseline")}
-    taken = take(
-        {
-            **settings,
-            **served,
-            **paths,
-            "host": baseline.host,
-            "fingerprint": baseline.fingerprint,
-            "reuse": False,
-            "to_limit": False,
-            "canary": asked.to_json(),
-        }
-    )
-    assert taken.result
-    # A short check measures fewer points than the baseline has, and is held against those.
-    points = [point for point in baseline.points if taken.result.point(point.concurrency, point.prompts)]
-    verdict = judge(taken.result, replace(baseline, points=points), Policy.from_dict(settings["policy"]))
+    asking = {
+        **settings,
+        **served,
+        **paths,
+        "host": baseline.host,
+        "fingerprint": baseline.fingerprint,
+        "reuse": False,
+        "to_limit": False,
+        "canary": asked.to_json(),
+    }
+    try:
+        taken = take(asking)
+        assert taken.result
+        # A short check measures fewer points than the baseline has, and is held against those.
+        points = [point for point in baseline.points if taken.result.point(point.concurrency, point.prompts)]
+        verdict = judge(taken.result, replace(baseline, points=points), Policy.from_dict(settings["policy"]))
+    except BaselineRefused as refused:
+        return _undecided(settings, served, str(refused), FAILED)
     print("\n".join(result_lines(taken.result, verdict)))
     _keep(Record(taken.result, verdict), settings)
     return FAILED if verdict.outcome == FAIL else PASSED
