@@ -17,7 +17,7 @@ TOOLKIT = (
     "cuda-cccl-13-0", "cuda-crt-13-0", "cuda-cudart-13-0", "cuda-cudart-dev-13-0", "cuda-driver-dev-13-0",
     "cuda-nvcc-13-0", "cuda-nvrtc-dev-13-0", "cuda-toolkit-13-0-config-common", "cuda-toolkit-13-config-common",
     "cuda-toolkit-config-common", "libcublas-dev-13-0", "libcurand-13-0", "libnvjitlink-13-0", "libnvptxcompiler-13-0",
-    "libnvvm-13-0",
+    "libnvvm-13-0", "nsight-compute-2025.3.1", "nsight-systems-2025.3.2",
 )  # fmt: skip
 DRIVERS = (
     "cuda-drivers", "cuda-drivers-580", "firmware-nvidia-gsp", "libcuda1", "libcuda1-i386", "libcudadebugger1",
