@@ -365,7 +365,9 @@ def test_edited_prompts_are_named_before_anything_is_measured(host: Host, tmp_pa
     said = host.check(prompts=str(edited))
     assert said.returncode == 1
     assert "prompts" in said.stdout and "new anchor" in said.stdout
-    assert not host.kept
+    assert _recorded(host)["outcome"] == "undecidable"
+    (kept,) = host.kept
+    assert json.loads(kept.read_text("utf-8"))["result"]["points"] == [], "nothing was measured"
 
 
 def test_a_baseline_that_was_cut_is_named_with_the_way_out(host: Host) -> None:
