@@ -47,6 +47,7 @@ given:
 """
 
 from pathlib import Path
+from shlex import quote
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import grub
@@ -115,7 +116,7 @@ def main() -> None:
     except OSError as error:
         module.fail_json(
             msg=f"{ours} cannot be written. Found: {error}. Expected: a folder that root can write to. To mend it: "
-            f"look at ls -ld {ours} {ours.parent} and df {ours.parent}."
+            f"look at ls -ld {quote(str(ours))} {quote(str(ours.parent))} and df {quote(str(ours.parent))}."
         )
     except OperatorError as error:
         module.fail_json(msg=str(error))

@@ -116,6 +116,7 @@ expected:
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -176,7 +177,7 @@ def main() -> None:
     except OSError as error:
         module.fail_json(
             msg=f"No receipt can be written in {folder}. Found: {error}. Expected: a folder with free space that root "
-            f"can write to. To mend it: look at df {folder}, and at what is in the way."
+            f"can write to. To mend it: look at df {quote(str(folder))}, and at what is in the way."
         )
     except OperatorError as error:
         module.fail_json(msg=str(error))

@@ -101,6 +101,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from shlex import quote
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import argument_check, disclosure
@@ -154,7 +155,7 @@ def main() -> None:
     except OSError as error:
         module.fail_json(
             msg=f"{folder} cannot be written. Found: {error}. Expected: a folder with free space that root can "
-            f"write to. To mend it: look at df {folder} and mount, or set eagle3_server_config_directory."
+            f"write to. To mend it: look at df {quote(str(folder))} and mount, or set eagle3_server_config_directory."
         )
     except OperatorError as error:
         module.fail_json(msg=str(error))

@@ -89,6 +89,7 @@ lines:
 """
 
 from pathlib import Path
+from shlex import quote
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell.errors import OperatorError
@@ -134,7 +135,7 @@ def main() -> None:
             if choice != before and not module.check_mode:
                 store_choice(path, given["fingerprint"], choice)
         elif choice and given["policy"] and (differing := outdated(choice, policy)):
-            stale = f"{differing}. To choose anew: rm {path} on the host, and roll out again (site.yml)."
+            stale = f"{differing}. To choose anew: rm {quote(str(path))} on the host, and roll out again (site.yml)."
     except (OperatorError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from .address import local_url, worker_url
@@ -170,8 +171,8 @@ class Records:
         if not self.hosts_file.exists():
             return self._served()
         remedy = (
-            f"rm {self.hosts_file}, and run again: {self.manifest_file} says who serves. What an operator has taken "
-            "out is to be taken out again"
+            f"rm {quote(str(self.hosts_file))}, and run again: {self.manifest_file} says who serves. What an "
+            "operator has taken out is to be taken out again"
         )
         entries = read_object(self.hosts_file, remedy=remedy)
         return {url: _host(entry, self.hosts_file, remedy) for url, entry in entries.items()}
@@ -180,8 +181,8 @@ class Records:
         if not self.manifest_file.exists():
             return {}
         remedy = (
-            f"rm {self.manifest_file}, and run site.yml, which puts the hosts in again one after the other; there is "
-            f"no {self.hosts_file.name} beside it"
+            f"rm {quote(str(self.manifest_file))}, and run site.yml, which puts the hosts in again one after the other; "
+            f"there is no {self.hosts_file.name} beside it"
         )
         since = self.manifest_file.stat().st_mtime
         workers = read_object(self.manifest_file, remedy=remedy).get("workers")
@@ -302,7 +303,7 @@ class Access:
                 found=str(error),
                 expected="the key that the role gateway makes",
                 # The role makes one only where there is none.
-                remedy=f"rm -f {config / 'control.key'} on the gateway, then {remedy}",
+                remedy=f"rm -f {quote(str(config / 'control.key'))} on the gateway, then {remedy}",
             ) from None
         # No header can carry anything else.
         if not key or not key.isascii() or not key.isprintable():
@@ -310,7 +311,7 @@ class Access:
                 f"{config / 'control.key'} holds no key",
                 found=f"{len(key)} characters, not all of them letters and digits",
                 expected="the key that the role gateway makes",
-                remedy=f"rm -f {config / 'control.key'} on the gateway, then {remedy}",
+                remedy=f"rm -f {quote(str(config / 'control.key'))} on the gateway, then {remedy}",
             )
         if not isinstance(host, str) or not isinstance(port, int) or not isinstance(manifest_file, str):
             raise OperatorError(

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from .errors import OperatorError
 from .tuning import command_line_words
@@ -104,7 +105,7 @@ def read_files(ours: Path) -> dict[Path, str]:
                 f"{path} cannot be read, and update-grub reads it",
                 found=error.strerror or str(error),
                 expected="a readable file",
-                remedy=f"mend or remove it (ls -l {path})",
+                remedy=f"mend or remove it (ls -l {quote(str(path))})",
             ) from error
     return texts
 
@@ -139,7 +140,7 @@ def _unreadable(path: Path, found: str) -> OperatorError:
         f"sh cannot read {path}, and so update-grub cannot",
         found=found[-500:],
         expected='assignments, as in GRUB_CMDLINE_LINUX_DEFAULT="quiet"',
-        remedy=f"mend it (sh -n {path} shows the place), or remove it",
+        remedy=f"mend it (sh -n {quote(str(path))} shows the place), or remove it",
     )
 
 

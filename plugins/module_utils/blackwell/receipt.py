@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from .disclosure import shown_value
@@ -78,7 +79,10 @@ def pending(folder: Path) -> dict[str, Any] | None:
         OSError: it cannot be read.
     """
     file = folder / PENDING
-    remedy = f"see what serves (systemctl status 'sglang@*'), remove the file (rm {file}) and run the rollout again"
+    remedy = (
+        f"see what serves (systemctl status 'sglang@*'), remove the file (rm {quote(str(file))}) and run the rollout "
+        "again"
+    )
     try:
         content = parse_object(file.read_bytes(), str(file), remedy=remedy)
     except FileNotFoundError:
@@ -182,7 +186,7 @@ def read(file: Path) -> dict[str, Any]:
     """
     remedy = (
         f"take another copy (the host has its own in /var/lib/sglang/receipts, the controller in reports/receipts), or "
-        f"put it away (mv {file} {file}.damaged)"
+        f"put it away (mv {quote(str(file))} {quote(f'{file}.damaged')})"
     )
     content = read_object(file, remedy=remedy)
     if fault := _fault(content, _FIELDS):

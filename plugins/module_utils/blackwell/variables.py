@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -450,9 +451,9 @@ def judge_secrets(unread: Mapping[str, Mapping[str, str]], files: Iterable[Path]
             "Set it in a vault.yml in the inventory's group_vars/all, and run ansible-vault encrypt on that"
         )
     elif vault.exists():
-        remedy = f"Add it: ansible-vault edit {vault}"
+        remedy = f"Add it: ansible-vault edit {quote(str(vault))}"
     else:
-        remedy = f"Copy {example} to vault.yml beside it, fill it in, and run ansible-vault encrypt {vault}"
+        remedy = f"Copy {example} to vault.yml beside it, fill it in, and run ansible-vault encrypt {quote(str(vault))}"
     remedy += ' (README.md, "Use it in production", step 2)'
     return [
         Problem(

@@ -236,7 +236,7 @@ def _nccl(facts: Facts, wanted: Wanted, peers_broken: bool) -> Iterable[Check]:
             "NCCL settings",
             told,
             "NCCL_P2P_LEVEL=SYS where cards sit on several sockets",
-            "Add NCCL_P2P_LEVEL: SYS to the server's environment: otherwise pairs across sockets go through "
+            "Add NCCL_P2P_LEVEL: SYS to eagle3_server_nccl_environment: otherwise pairs across sockets go through "
             "main memory",
         )
     else:

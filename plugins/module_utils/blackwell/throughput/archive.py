@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ..errors import OperatorError
@@ -90,7 +91,7 @@ def read(path: Path) -> Record:
     Raises:
         OperatorError: the file cannot be read, or is no stored check.
     """
-    remedy = f"move it out of the folder: mv {path} {path}.damaged"
+    remedy = f"move it out of the folder: mv {quote(str(path))} {quote(f'{path}.damaged')}"
     content = read_object(path, remedy=remedy)
     try:
         return Record.from_json(content)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from shlex import quote
 from statistics import median
 from typing import Any
 
@@ -309,7 +310,7 @@ def stored_choice(path: Path, fingerprint: str) -> Choice | None:
     Raises:
         OperatorError: the file is not a choice.
     """
-    remedy = f"remove the file (rm {path}); the next rollout measures both profiles again"
+    remedy = f"remove the file (rm {quote(str(path))}); the next rollout measures both profiles again"
     if not path.exists():
         return None
     stored = read_object(path, remedy=remedy)
