@@ -851,8 +851,8 @@ def test_what_the_deployment_installs_is_no_failure(good: Facts) -> None:
         (
             {},
             "warn: NCCL settings: found nothing set, expected NCCL_P2P_LEVEL=SYS where cards sit on several sockets. "
-            "Add NCCL_P2P_LEVEL: SYS to eagle3_server_nccl_environment: otherwise pairs across sockets go through main "
-            "memory.",
+            "Add NCCL_P2P_LEVEL: SYS to eagle3_server_nccl_environment: otherwise pairs across sockets go through "
+            "main memory.",
         ),
     ],
 )

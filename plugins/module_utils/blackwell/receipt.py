@@ -131,7 +131,7 @@ def end(
             "No rollout is pending on this host",
             found=f"no {folder / PENDING}",
             expected="a rollout that has begun",
-            remedy="run site.yml or upgrade.yml, which write receipts themselves",
+            remedy="run site.yml or playbooks/upgrade.yml, which write receipts themselves",
         )
     phases = phases_of(marks, now)
     receipt = {
