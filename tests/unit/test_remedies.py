@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,22 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
-from blackwell import gateway, receipt, variables
+from blackwell import gateway, grub, receipt, server, variables
 from blackwell.contradictions import RULES
 from blackwell.errors import OperatorError
 from blackwell.gateway import SERVING, Host, Records
 from blackwell.hub import Fetch
 from blackwell.limits import LIMITS
+from blackwell.patching import definition
+from blackwell.patching.engine import switches
 from blackwell.throughput import archive
 from blackwell.throughput.choice import stored_choice
 from blackwell.variables import Known, Rule
+from blackwell.weights import unreadable
 
+from tests.unit.patching.conftest import patch
 from tests.unit.remedies import Remedy, remedies
+from tests.unit.test_draft import DRAFT, Pair
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests" / "unit"
@@ -104,8 +112,10 @@ def test_every_playbook_that_a_remedy_names_parses_with_its_options(printed: lis
     }
     assert named >= {"site.yml", "playbooks/bundle.yml", "playbooks/repatch.yml", "playbooks/rollback.yml"}
     done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "--syntax-check", *sorted(named)]
-        + ["-i", "inventory/blackwell", "--limit", "all,!gpu-1", "-e", "rollout_inflight_timeout=0"],
+        [
+            *[Path(sys.executable).with_name("ansible-playbook"), "--syntax-check", *sorted(named)],
+            *["-i", "inventory/blackwell", "--limit", "all,!gpu-1", "-e", "rollout_inflight_timeout=0"],
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -125,8 +135,10 @@ def test_every_path_in_a_command_is_quoted() -> None:
     for folder in ("plugins", "roles", "blackwell_cli"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.JoinedStr):
+                    continue
                 before = ""
-                for part in node.values if isinstance(node, ast.JoinedStr) else []:
+                for part in node.values:
                     if isinstance(part, ast.Constant):
                         before += str(part.value)
                         continue
@@ -192,6 +204,7 @@ SHARED = {"gateway_virtual_address": "192.0.2.20"}
 COMMIT = "0" * 40
 # By the variable that a rule reads first and the beginning of its remedy: values that are refused, and what the remedy
 # makes of them, each way of it.
+LEFT_ON: list[dict[str, Any]] = [{"sm120_guards_enabled": {}}, {"eagle3_server_enable_spec_v2": False}]
 RULE_CASES: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
     (
         "nvidia-smi -L shows the UUIDs",
@@ -287,7 +300,7 @@ RULE_CASES: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
         (
             f"Leave {patch} on",
             {"sm120_guards_enabled": {patch: False}},
-            [{"sm120_guards_enabled": {}}, {"eagle3_server_enable_spec_v2": False}],
+            LEFT_ON,
         )
         for patch in ("eagle3-draft-extend-v2", "eagle3-draft-extend-prefix")
     ),
@@ -445,7 +458,7 @@ def test_too_few_hosts_are_enough_when_others_are_back_or_fewer_are_asked_for() 
     first, second = hosts
 
     def take_out(ready: list[str], least: int) -> gateway.Step:
-        return gateway.drain(hosts, first, by="rollout", now=2.0, ready=ready, min_available=least)
+        return gateway.drain(hosts, first, by="rollout", now=2.0, ready=frozenset(ready), min_available=least)
 
     with pytest.raises(OperatorError, match="Too few hosts"):
         take_out([first], 1)
@@ -460,3 +473,197 @@ def test_a_repository_and_a_commit_as_the_message_says_are_accepted(repository: 
     with pytest.raises(OperatorError):
         check(repository, revision)
     check("a/b", COMMIT)
+
+
+# --- drafters ---
+
+STATES = "eagle_aux_hidden_state_layer_ids"
+
+
+def _window(pair: Pair) -> None:
+    pair.draft["max_position_embeddings"] = 131072
+
+
+def _no_mapping(pair: Pair) -> None:
+    pair.draft["eagle_config"] = "none"
+
+
+def _outside(pair: Pair) -> None:
+    del pair.draft["eagle_config"]
+    pair.draft[STATES] = [1, 30, 57]
+
+
+def _shifted(pair: Pair) -> None:
+    pair.draft["eagle_config"] = {STATES: [2, 30, 58]}
+
+
+def _from_zero(pair: Pair) -> None:
+    pair.draft["eagle_config"] = {STATES: [0, 30, 58]}
+
+
+def _back_end(pair: Pair) -> None:
+    pair.arguments["speculative_draft_attention_backend"] = "trtllm_mla"
+
+
+def _quantized(pair: Pair) -> None:
+    del pair.arguments["speculative_draft_model_quantization"]
+
+
+def _vocabulary(pair: Pair) -> None:
+    del pair.draft["draft_vocab_size"]
+
+
+# A fault, a part of what is said to do, and what an operator does then.
+DRAFTERS: list[tuple[Callable[[Pair], None], str, Callable[[Pair], object]]] = [
+    (
+        _window,
+        "set eagle3_server_allow_overwrite_longer_context_len: true",
+        lambda pair: pair.environment.update(SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN="1"),
+    ),
+    (
+        _window,
+        "eagle3_server_context_length: 131072",
+        lambda pair: pair.arguments.update(context_length=131072),
+    ),
+    (_no_mapping, "remove eagle_config from", lambda pair: pair.draft.pop("eagle_config")),
+    (
+        _outside,
+        "move it into eagle_config",
+        lambda pair: pair.draft.update(eagle_config={STATES: pair.draft.pop(STATES)}),
+    ),
+    (_shifted, "subtract one from each", lambda pair: pair.draft.update(eagle_config={STATES: [1, 29, 57]})),
+    (_from_zero, "use a later SGLang than 0.5.12", lambda pair: setattr(pair, "version", "0.5.14")),
+    (
+        _back_end,
+        "set eagle3_server_draft_attention_backend: triton",
+        lambda pair: pair.arguments.update(speculative_draft_attention_backend="triton"),
+    ),
+    (
+        _quantized,
+        "set eagle3_server_draft_quantization: unquant",
+        lambda pair: pair.arguments.update(speculative_draft_model_quantization="unquant"),
+    ),
+    (
+        _vocabulary,
+        'add "draft_vocab_size": null, or the number of rows of lm_head.weight',
+        lambda pair: pair.draft.update(draft_vocab_size=DRAFT["draft_vocab_size"]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoil", "remedy", "mend"), DRAFTERS)
+def test_a_drafter_fits_after_what_the_message_says(
+    tmp_path: Path,
+    run_module: Callable[..., dict[str, Any]],
+    spoil: Callable[[Pair], None],
+    remedy: str,
+    mend: Callable[[Pair], object],
+) -> None:
+    def told(name: str, *changes: Callable[[Pair], object]) -> list[str]:
+        pair = Pair(tmp_path / name, run_module)
+        for change in changes:
+            change(pair)
+        result = pair.check()
+        return [finding["text"] for finding in result.get("findings", [])] + [result.get("msg", "")]
+
+    before, after = told("before", spoil), told("after", spoil, mend)
+    said = [text for text in before if remedy in text]
+    assert said
+    assert not any("To mend it" in text and remedy in text for text in after)
+    assert after[-1] == ""
+
+
+# --- what the server is given ---
+
+
+def test_an_argument_that_is_given_twice_is_given_once() -> None:
+    with pytest.raises(OperatorError, match="given twice"):
+        server.render_config({"a_b": 1, "a-b": 1})
+    assert "a-b" in server.render_config({"a_b": 1})
+
+
+@pytest.mark.parametrize("fault", [{"A B": "1"}, {"A": "1\n2"}])
+def test_a_variable_of_the_environment_is_corrected(fault: dict[str, str]) -> None:
+    with pytest.raises(OperatorError, match="cannot be written"):
+        server.render_environment(fault)
+    assert server.render_environment({"A_B": "1 2"})
+
+
+# --- patches, groups, files of others ---
+
+
+def test_a_group_is_renamed_as_the_message_says() -> None:
+    name = "inventory_problem"
+    spec = importlib.util.spec_from_file_location(name, ROOT / "plugins" / "filter" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for groups in ({"sglang_server": ["a"]}, {"sglang_servers": ["a"], "sglang_gateway": ["b"]}):
+        told = module.inventory_problem({"all": ["a"], **groups}, ["hosts.yml"])
+        rename = re.search(r"rename the group (\w+) to (\w+)", told)
+        assert rename
+        right = {rename[2] if group == rename[1] else group: hosts for group, hosts in groups.items()}
+        assert module.inventory_problem({"all": ["a"], **right}, ["hosts.yml"]) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
+def test_files_that_the_server_may_not_read_are_opened_by_the_command() -> None:
+    with tempfile.TemporaryDirectory() as above:
+        folder = Path(above) / "a model"
+        (folder / "sub").mkdir(parents=True)
+        for name in ("a.safetensors", "sub/b.json"):
+            (folder / name).touch(mode=0o600)
+        files = ["a.safetensors", "sub/b.json"]
+        (folder / "sub").chmod(0o700)
+        assert unreadable(folder, files, "nobody") == files
+        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+        subprocess.run(["chmod", "a+x", above], check=True)
+        assert unreadable(folder, files, "nobody") == []
+
+
+def test_a_file_of_grub_that_cannot_be_read_is_shown_by_sh_and_may_be_removed(tmp_path: Path) -> None:
+    ours, broken = tmp_path / "grub.d" / "90-ours.cfg", tmp_path / "grub.d" / "40 broken.cfg"
+    ours.parent.mkdir()
+    (tmp_path / "grub").write_text('GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n', encoding="utf-8")
+    broken.write_text("if true; then\n", encoding="utf-8")
+    with pytest.raises(OperatorError) as refused:
+        grub.evaluate(grub.read_files(ours))
+    shown = re.search(r"\((sh -n .*) shows the place\)", refused.value.remedy)
+    assert shown
+    done = subprocess.run(shlex.split(shown[1]), capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and str(broken) in done.stderr
+    broken.unlink()
+    assert list(grub.evaluate(grub.read_files(ours)).words) == ["quiet"]
+
+
+def patches_of(needs: Mapping[str, list[str]]) -> list[definition.Patch]:
+    return [definition.parse(patch(id=name, needs=needs[name])) for name in needs]
+
+
+@pytest.mark.parametrize(
+    ("needs", "mended"),
+    [({"a": ["b"], "b": ["a"]}, {"a": [], "b": ["a"]}), ({"a": ["z"], "b": []}, {"a": ["b"], "b": []})],
+)
+def test_needs_of_patches_are_corrected_in_the_file_that_is_named(
+    needs: dict[str, list[str]], mended: dict[str, list[str]]
+) -> None:
+    with pytest.raises(OperatorError) as refused:
+        definition.ordered(patches_of(needs))
+    assert refused.value.remedy.endswith("files/patches/a/patch.yml")
+    assert definition.ordered(patches_of(mended))
+
+
+@pytest.mark.parametrize(
+    ("given", "ways"),
+    [
+        ({"b": False}, [{"b": True}, {"a": False, "b": False}]),
+        ({"c": True}, [{"a": True}]),
+        ({"a": "maybe"}, [{"a": True}, {"a": False}]),
+    ],
+)
+def test_switches_of_patches_are_corrected(given: dict[str, Any], ways: list[dict[str, Any]]) -> None:
+    patches = patches_of({"a": ["b"], "b": []})
+    with pytest.raises(OperatorError):
+        switches(patches, given)
+    for way in ways:
+        assert switches(patches, way)

@@ -273,8 +273,13 @@ def _layers(case: Case) -> Iterator[Finding]:
             "the first is 1, so one of the two hands this drafter other layers than it was trained with",
             named,
             "layers that begin with 1, which all releases read alike",
-            "compare the accept length with the one that is published for the drafter; if it is lower, subtract one "
-            f"from each in {case.draft.path}/config.json",
+            "compare the accept length with the one that is published for the drafter; if it is lower, "
+            # There is no layer before the first.
+            + (
+                f"subtract one from each in {case.draft.path}/config.json"
+                if layers[0]
+                else "use a later SGLang than 0.5.12 (sglang_stack_version)"
+            ),
         )
 
 

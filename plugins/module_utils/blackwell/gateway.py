@@ -181,8 +181,8 @@ class Records:
         if not self.manifest_file.exists():
             return {}
         remedy = (
-            f"rm {quote(str(self.manifest_file))}, and run site.yml, which puts the hosts in again one after the other; "
-            f"there is no {self.hosts_file.name} beside it"
+            f"rm {quote(str(self.manifest_file))}, and run site.yml, which puts the hosts in again one after the "
+            f"other; there is no {self.hosts_file.name} beside it"
         )
         since = self.manifest_file.stat().st_mtime
         workers = read_object(self.manifest_file, remedy=remedy).get("workers")
