@@ -28,7 +28,7 @@ from blackwell.hub import Fetch
 from blackwell.limits import LIMITS
 from blackwell.patching import definition
 from blackwell.patching.engine import switches
-from blackwell.throughput import archive
+from blackwell.throughput import archive, canary
 from blackwell.throughput.choice import stored_choice
 from blackwell.variables import Known, Rule
 from blackwell.weights import unreadable
@@ -417,6 +417,10 @@ def _check(file: Path) -> None:
     archive.read(file)
 
 
+def _transcript(file: Path) -> None:
+    canary.load_transcript(str(file))
+
+
 def _hosts(file: Path) -> None:
     Records(file.parent).read()
 
@@ -428,6 +432,7 @@ def _hosts(file: Path) -> None:
         (_pending, receipt.PENDING, "rm"),
         (_choice, "choice.json", "rm"),
         (_check, "2026-01-01T000000Z-eagle3.json", "mv"),
+        (_transcript, "transcript.json", "rm"),
         (_hosts, Records(Path()).hosts_file.name, "rm"),
         (_hosts, Records(Path()).manifest_file.name, "rm"),
     ],

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ..errors import OperatorError
@@ -151,7 +152,7 @@ def load_transcript(path: str | None) -> Transcript | None:
     """
     if not path or not Path(path).exists():
         return None
-    remedy = "remove the file; the next server that is good enough writes another"
+    remedy = f"remove the file (rm {quote(path)}); the next server that is good enough writes another"
     kept = read_object(Path(path), remedy=remedy)
     tokens = kept.get("tokens")
     whole = (
