@@ -389,16 +389,11 @@ def test_the_vault_of_the_message_is_one_file_whatever_its_folder_is_called(tmp_
 # --- commands that remove or move files ---
 
 
-def command_in(remedy: str, name: str) -> list[str]:
-    """The command of that name in a remedy, as a shell takes it."""
-    start = re.search(rf"\b{name} ", remedy)
-    assert start
-    words = []
-    for word in re.findall(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""", remedy[start.start() :]):
-        words += shlex.split(word.rstrip("),;"))
-        if word.endswith((")", ",", ";")):
-            break
-    return words
+def command_in(remedy: str, name: str) -> str:
+    """The command of that name in a remedy, up to the sign that ends it, as an operator copies it into a shell."""
+    command = re.search(rf"""\b{name} (?:'[^']*'|"[^"]*"|(?![),;]+(?:\s|$))[^'"])*""", remedy)
+    assert command
+    return command[0]
 
 
 def _receipt(file: Path) -> None:
@@ -449,8 +444,8 @@ def test_a_damaged_file_goes_away_by_the_command_and_no_other_does(
         other.touch()
     with pytest.raises(OperatorError) as refused:
         read(file)
-    words = command_in(refused.value.remedy, command)
-    subprocess.run(words, check=True, cwd=tmp_path)
+    given = command_in(refused.value.remedy, command)
+    subprocess.run(["/bin/sh", "-c", given], check=True, cwd=tmp_path)
     assert not file.exists() and all(other.exists() for other in beside)
     assert list(file.parent.iterdir()) == ([Path(f"{file}.damaged")] if command == "mv" else [])
 
