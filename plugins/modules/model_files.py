@@ -90,8 +90,8 @@ unread:
 """
 
 import pwd
+import shlex
 from pathlib import Path
-from shlex import quote
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.blackwell import weights
@@ -143,8 +143,8 @@ def main() -> None:
                         f"The user {given['user']} may not read all files of {folder}",
                         found=", ".join(closed[:3]) + (", ..." if len(closed) > 3 else ""),
                         expected="files and folders that the server's user can read",
-                        remedy=f"chmod -R a+rX {' '.join(map(quote, weights.places(folder, closed)))}, and a+x for the "
-                        "folders above",
+                        remedy=f"chmod -R a+rX {shlex.join(weights.places(folder, closed))}, and a+x for the folders "
+                        "above",
                     )
                 )
     except OperatorError as error:

@@ -144,7 +144,7 @@ def test_every_path_in_a_command_is_quoted() -> None:
                         continue
                     if _COMMAND.search(before) and before not in _PLAIN:
                         call = ast.unparse(part)
-                        if "quote(" not in call:
+                        if "quote(" not in call and "shlex.join(" not in call:
                             bare.append(f"{path.relative_to(ROOT)}:{node.lineno}: {before}{call}")
                     before += "x"
     assert bare == []

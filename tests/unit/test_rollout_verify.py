@@ -70,9 +70,13 @@ def test_what_a_rollout_that_was_broken_off_has_left_is_named(repository: Path, 
     receipts = tmp_path / "receipts"
     receipt.begin(receipts, "host", found=None, now=100.0)
     content = {
-        "requested": {"profile": "eagle3", "environment": {}, "files": {}},
+        "requested": {
+            **{"sglang_version": "0.5.9", "engine": "cpu", "release": RELEASE["id"], "deployment": "d"},
+            **{"profile": "eagle3", "digests": {}, "files": {}, "arguments": {}, "environment": {}},
+        },
         "serves": {"deployment": "d", "profile": "eagle3", "release": RELEASE["id"], "history": []},
         "fingerprint": {},
+        "result": None,
     }
     ended: dict[str, Any] = {
         "outcome": "accepted",
