@@ -326,7 +326,9 @@ def test_every_rule_about_settings_is_tried() -> None:
     assert all(re.fullmatch(r"Set \w+ alone; \w+ follows it", remedy) for remedy in left)
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.remedy.endswith(" follows it")], ids=str)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule.remedy.endswith(" follows it")], ids=lambda rule: rule.reads[0]
+)
 def test_a_variable_that_follows_another_is_a_template_of_that(rule: Rule) -> None:
     match = re.fullmatch(r"Set (\w+) alone; (\w+) follows it", rule.remedy)
     assert match
