@@ -12,6 +12,7 @@ from typing import Any
 
 import ansible.module_utils
 import pytest
+from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +39,8 @@ def run_module() -> Callable[..., dict[str, Any]]:
         spec.loader.exec_module(module)
         out = io.StringIO()
         given = {**args, "_ansible_check_mode": check, "_ansible_diff": diff}
+        # On a host each module is a process of its own, with no warnings of the one before.
+        warnings._global_warnings.clear()
         with patch_module_args(given), redirect_stdout(out), pytest.raises(SystemExit):
             module.main()
         result: dict[str, Any] = json.loads(out.getvalue())
