@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from blackwell.fabric import collect, host_rules, system
-from blackwell.fabric.collect import Facts, Python
+from blackwell.fabric import collect, host_rules, report, system
+from blackwell.fabric.collect import Facts, Owner, Python, Taken
 
 from tests.unit.test_fabric_rules import (
     TESTS,
     WANTED,
     judge,
+    lspci,
     make_good_host,
     program,
     read,
@@ -162,3 +163,88 @@ def test_shared_memory_that_fills_is_freed_by_a_start(
     monkeypatch.setattr(prepare, "SHARED_MEMORY", shared)
     prepare.clear_shared_memory(pwd.getpwuid(os.getuid()).pw_name)
     assert collect._largest_shared(good_host) == []
+
+
+# --- settings and users, which need no card to be tried ---
+
+
+@pytest.mark.parametrize(
+    ("nccl", "remedy", "mended"),
+    [
+        (
+            {"NCCL_GRAPH_FILE": "", "NCCL_P2P_LEVEL": "SYS"},
+            "Remove NCCL_GRAPH_FILE",
+            {"NCCL_P2P_LEVEL": "SYS"},
+        ),
+        (
+            {"NCCL_P2P_DISABLE": 1, "NCCL_P2P_LEVEL": "SYS"},
+            "Remove NCCL_P2P_DISABLE",
+            {"NCCL_P2P_LEVEL": "SYS"},
+        ),
+        ({}, "Add NCCL_P2P_LEVEL: SYS", {"NCCL_P2P_LEVEL": "SYS"}),
+    ],
+)
+def test_settings_of_nccl_are_changed(
+    good: Facts, nccl: dict[str, object], remedy: str, mended: dict[str, object]
+) -> None:
+    assert remedy in said(judge(good, replace(WANTED, nccl=nccl)))["nccl"]
+    assert said(judge(good, replace(WANTED, nccl=mended))) == {}
+
+
+def test_a_distribution_that_was_tested_is_added(good: Facts) -> None:
+    facts = replace(good, distribution="fedora-43")
+    added = re.search(r"add (\S+) to preflight_distributions", said(judge(facts))["distribution"])
+    assert added
+    wanted = replace(WANTED, distributions=[*WANTED.distributions, added[1]])
+    assert "distribution" not in said(judge(facts, wanted))
+
+
+def test_a_port_is_freed_or_another_is_set(good: Facts) -> None:
+    taken = replace(good, ports={30000: [Taken([Owner(7, "python", "session-3.scope")])], 30001: []})
+    assert "Stop that process, or set eagle3_server_port to another port" in said(judge(taken))["port"]
+    assert said(judge(taken, replace(WANTED, ports={30001: "eagle3_server_port"}))) == {}
+    assert said(judge(replace(taken, ports={30000: []}))) == {}
+
+
+def test_a_waived_check_says_what_mends_it_all_the_same(good: Facts) -> None:
+    facts = replace(good, distribution="fedora-43")
+    (waived,) = [
+        check for check in report.waive(judge(facts), ["distribution"]) if check.id == "distribution"
+    ]
+    assert waived.remedy.startswith(
+        "Accepted by preflight_waive; otherwise: Install a supported distribution"
+    )
+    wanted = replace(WANTED, distributions=[*WANTED.distributions, "fedora-43"])
+    assert said(report.waive(judge(facts, wanted), ["distribution"])) == {}
+
+
+def test_cards_are_named_as_the_driver_names_them(good: Facts) -> None:
+    uuids = [card.uuid for card in good.query.gpus] if good.query else []
+    there = "GPU-00000000-0000-0000-0000-00000000ffff"
+    remedy = said(judge(good, replace(WANTED, gpus=[*uuids[:7], there])))["gpu_count"]
+    assert "Correct eagle3_server_gpus" in remedy
+    assert said(judge(good, replace(WANTED, gpus=uuids))) == {}
+
+
+def test_more_cards_than_are_used_are_chosen_or_used(good: Facts) -> None:
+    uuids = [card.uuid for card in good.query.gpus] if good.query else []
+    four = replace(WANTED, gpu_count=4)
+    assert "choose others by eagle3_server_gpus, or raise" in said(judge(good, four))["gpu_count"]
+    assert said(judge(good, replace(four, gpus=uuids[4:]))) == {}
+    assert said(judge(good, replace(four, gpu_count=8))) == {}
+
+
+def test_what_only_root_may_read_is_read_as_root(
+    good_host: collect.Host, good: Facts, tmp_path: Path
+) -> None:
+    """As another user the kernel's log is refused, and lspci shows no capabilities."""
+    for name in ("lspci", "dmesg", "journalctl"):
+        program(tmp_path, name, "")
+    for name in ("dmesg", "journalctl"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'not permitted' >&2\nexit 1\n", encoding="utf-8")
+    shown = re.sub(r"\tCapabilities: .*\n(?:\t\t.*\n)*", "\tCapabilities: <access denied>\n", lspci())
+    (tmp_path / ".lspci.txt").write_text(shown, encoding="utf-8")
+    user = said(judge(read(collect.Host(good_host.root, f"{tmp_path}:{good_host.environment['PATH']}"))))
+    as_root = said(judge(good))
+    for check in ("xid", "acs"):
+        assert "Run the play as root" in user[check] and check not in as_root
