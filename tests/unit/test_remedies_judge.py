@@ -138,3 +138,26 @@ def test_weights_of_points_that_are_not_measured_are_corrected_to_what_is_named(
         choose_profile(fast, plain, Policy(weights={"16": 1}))
     names = refused.value.expected.removeprefix("some of ").split(", ")
     assert choose_profile(fast, plain, Policy(weights=dict.fromkeys(names, 1.0))).profile == "eagle3"
+
+
+@pytest.mark.parametrize("wrong", [{"release": "0.5.10-000000000000"}, {"profile": "eagle3"}])
+def test_profiles_that_were_not_measured_alike_are_measured_anew(wrong: dict[str, str]) -> None:
+    fast, identity = make_result(seed=1), {"profile": "baseline"}
+    with pytest.raises(OperatorError) as refused:
+        choose_profile(fast, make_result(seed=2, plain=True, identity={**identity, **wrong}), Policy())
+    assert refused.value.remedy == "measure both profiles anew"
+    assert choose_profile(fast, make_result(seed=2, plain=True, identity=identity), Policy()).profile
+
+
+def test_a_comparison_of_checks_that_the_folder_lacks_waits_until_they_are_added(tmp_path: Path) -> None:
+    records = [
+        Record(each, judge(each, None, FLOOR)) for each in (make_result(5, seed=1), make_result(5, seed=2))
+    ]
+    aside = [tmp_path / f"{number}.json" for number in (1, 2)]
+    for path, record in zip(aside, records, strict=True):
+        path.write_text(record.text(), encoding="utf-8")
+    folder = tmp_path / "checks"
+    with pytest.raises(OperatorError) as refused:
+        archive.plan(folder, [], aside)
+    assert refused.value.remedy == "add the checks first"
+    assert archive.plan(folder, [yaml.safe_load(record.text()) for record in records], aside).files

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from blackwell.errors import OperatorError
+from blackwell.throughput import canary
 from blackwell.throughput.measure import load_result
-from blackwell.throughput.prompts import load
+from blackwell.throughput.prompts import Prompt, PromptSet, load
 from blackwell.throughput.server import Server, ServerBusy
 
 from tests.stand_in.server import Behaviour, StandIn
@@ -97,3 +99,21 @@ def test_a_prompt_may_hold_what_python_takes_for_the_end_of_a_line(tmp_path: Pat
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"id": "a", "kind": "prose", "text": "x\u2028y\x85z"}\n', encoding="utf-8")
     assert load(path).prompts[0].text == "x\u2028y\x85z"
+
+
+@pytest.mark.parametrize("kind", ["standard", "long"])
+def test_a_run_asks_for_fewer_prompts_or_more_are_there(kind: str) -> None:
+    def prompts(number: int) -> list[Prompt]:
+        return [Prompt(str(at), "long" if kind == "long" else "code", "a") for at in range(number)]
+
+    with pytest.raises(OperatorError, match="or add prompts"):
+        PromptSet(prompts(3), "").pick(4, kind)
+    assert len(PromptSet(prompts(3), "").pick(3, kind)) == 3
+    assert len(PromptSet(prompts(4), "").pick(4, kind)) == 4
+
+
+@pytest.mark.parametrize("wrong", ["(yes", "[a", "*", "a{2,1}"])
+def test_a_question_gets_an_answer_that_can_be_looked_for(wrong: str) -> None:
+    with pytest.raises(OperatorError, match="correct it in throughput_check_questions"):
+        canary._question({"prompt": "Is it well?", "expect": wrong})
+    assert canary._question({"prompt": "Is it well?", "expect": re.escape(wrong)})
