@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from blackwell import variables
+from blackwell import argument_check, variables
+from blackwell.errors import OperatorError
 
 from tests.unit.test_grub import ours
+from tests.unit.test_playbooks import GATEWAYS, play
+from tests.unit.test_playbooks import said as playbook_said
+from tests.unit.test_server_programs import ADMIN_KEY
 from tests.unit.test_start_conditions import run
 
 __all__ = ["ours"]
@@ -189,3 +194,35 @@ def test_the_user_of_the_service_is_nobodys_account(tmp_path: Path) -> None:
         told = " ".join(run(folder, tasks, {}, sglang_stack_user=user).split())
         assert ("failed=0" in told) is passes, told
         assert ("name another one in sglang_stack_user" in told) is not passes
+
+
+def test_a_lost_server_is_left_out_of_the_run(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text(GATEWAYS, encoding="utf-8")
+    told = playbook_said(play("site", "-i", str(hosts), "--check", "--limit", "gpu-2,gateway-1"))
+    limit = re.search(r"leave them out with --limit '(\S+)'", told)
+    assert limit
+    told = playbook_said(play("site", "-i", str(hosts), "--check", "--limit", limit[1]))
+    assert "could not be checked" not in told and "TASK [gateway : " in told
+
+
+# --- the server ---
+
+
+def test_several_tokenizers_are_taken_out_where_a_key_is_set(tmp_path: Path) -> None:
+    config = tmp_path / "eagle3.yaml"
+    told = []
+    for line in ("tokenizer-worker-num: 4\n", ""):
+        config.write_text(f'host: "::"\nport: 1\nadmin-api-key: "{ADMIN_KEY}"\n{line}', encoding="utf-8")
+        program = ROOT / "roles/eagle3_server/files/serve.py"
+        command = [sys.executable, str(program), "0", "--config", str(config)]
+        told.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stderr)
+    assert "take tokenizer_worker_num out of the settings" in told[0]
+    # There is no SGLang here that could start.
+    assert "tokenizer_worker_num" not in told[1] and "sglang" in told[1]
+
+
+def test_arguments_are_corrected_until_the_parser_takes_them() -> None:
+    with pytest.raises(OperatorError, match="correct eagle3_server_extra_arguments or the variable"):
+        argument_check.judge(2, "", "sglang: error: unrecognized arguments: --tpp-size 8")
+    argument_check.judge(0, "", "")

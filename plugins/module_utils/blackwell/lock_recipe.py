@@ -97,8 +97,8 @@ def make(recipe_file: Path, sglang: str, python: str) -> str:
             raise OperatorError(
                 f"uv found no set of packages for {package} {sglang} on Python {python}",
                 found=result.stderr.strip(),
-                remedy=f"{'correct' if sglang in recipe['releases'] else 'add'} the release {sglang} in {recipe_file}: its overrides, and the "
-                "wheels that are not on PyPI",
+                remedy=("correct" if sglang in recipe["releases"] else "add")
+                + f" the release {sglang} in {recipe_file}: its overrides, and the wheels that are not on PyPI",
             )
         resolved = (work / "pylock.toml").read_text(encoding="utf-8")
 

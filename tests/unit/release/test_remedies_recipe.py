@@ -19,7 +19,7 @@ from tests.unit.release.test_toolkit import home, prove, write_nvcc
 
 __all__ = ["home", "index", "prove"]
 
-FITS = {**TORCH, "file": TORCH["file"].replace("2.9.1", "2.11.0"), "releases": ["0.5.11"]}
+FITS = {**TORCH, "file": str(TORCH["file"]).replace("2.9.1", "2.11.0"), "releases": ["0.5.11"]}
 ABSENT = "no-such-package-at-all-1234"
 
 

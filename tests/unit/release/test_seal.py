@@ -137,3 +137,20 @@ def test_a_release_that_cannot_serve_is_not_sealed(
     assert result["failed"]
     assert result["msg"].replace(release["path"], "PATH") == said
     assert not (Path(release["path"]) / "manifest.json").exists()
+
+
+def test_another_release_in_the_folder_is_removed_and_built_again(
+    release: dict[str, Any], run_module: RunModule
+) -> None:
+    wanted = {**release, "sglang_version": "0.5.10"}
+    told = run_module("release_seal", {"release": wanted, "imports": ["served"]})
+    assert told["msg"].endswith(f"To mend it: remove {release['path']} and run the playbook again.")
+    # What the playbook builds there anew.
+    site = Path(release["site_packages"])
+    (site / "sglang-0.5.9.dist-info").rename(site / "sglang-0.5.10.dist-info")
+    (site / "sglang-0.5.10.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.10\n"
+    )
+    pin = Pin("sglang", "0.5.10", "sglang-0.5.10-py3-none-any.whl", "a" * 64)
+    (Path(release["path"]) / "lock.txt").write_text(lock_of(pin)[1])
+    assert run_module("release_seal", {"release": wanted, "imports": ["served"]})["changed"]
