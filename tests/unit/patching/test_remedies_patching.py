@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import sys
@@ -18,7 +19,8 @@ from blackwell.patching.engine import AT_REST, CONFLICT, NEEDED, STALE, Installa
 from blackwell.patching.installation import locate
 from blackwell.release import check_switches
 
-from tests.unit.patching.conftest import PARTING, Site, patch
+from tests.unit.patching import test_engine as engine_tests
+from tests.unit.patching.conftest import GREETING, PARTING, Site, patch
 from tests.unit.patching.test_transaction import NEW, content, root, write
 
 __all__ = ["root"]
@@ -110,6 +112,20 @@ def test_text_of_an_unknown_patch_goes_with_the_package_that_is_reinstalled(site
     assert remedy == "reinstall demo 1.0 without its dependencies"
     site.path("parting.py").write_text(PARTING, encoding="utf-8")
     assert unknown.find(site.installation()) == []
+
+
+def test_a_damaged_patch_goes_with_the_package_that_is_reinstalled(site: Site) -> None:
+    engine_tests.apply(site)
+    patched = site.path().read_text(encoding="utf-8")
+    damaged = re.sub(r"\n *# END blackwell patch: .*", "", patched)
+    assert damaged != patched
+    site.path().write_text(damaged, encoding="utf-8")
+    remedy = remedy_of(lambda: engine_tests.revert(site))
+    assert remedy.startswith("reinstall demo without its dependencies")
+    site.path().write_text(GREETING, encoding="utf-8")
+    engine_tests.revert(site)
+    engine_tests.apply(site)
+    assert site.path().read_text(encoding="utf-8") == patched
 
 
 def test_a_file_that_cannot_be_written_is_made_writable(root: Path) -> None:

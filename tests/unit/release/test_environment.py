@@ -524,3 +524,14 @@ def test_the_module_shows_packages_and_reports_errors(
         assert not run_module("python_environment", given, check=check)["changed"]
     failed = run_module("python_environment", {**given, "lock": wanted.lock_text.replace("1.1", "1.2")})
     assert "beta" in failed["msg"]
+
+
+def test_a_damaged_uv_is_removed_and_the_bundle_made_again(wanted: Environment) -> None:
+    wheel = wanted.wheels / wanted.uv.filename
+    whole = wheel.read_bytes()
+    wheel.write_bytes(whole[:-1] + b"?")
+    assert "remove it and make the bundle again" in refusal(wanted)
+    wheel.unlink()
+    # As playbooks/bundle.yml fetches it.
+    wheel.write_bytes(whole)
+    assert changed(wanted)
